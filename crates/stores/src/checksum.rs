@@ -13,14 +13,15 @@ pub(crate) fn seal(bytes: &[u8]) -> Vec<u8> {
 }
 
 /// The bytes without their checksum, if it is right.
-pub(crate) fn unseal(mut sealed: Vec<u8>) -> Result<Bytes, WireError> {
+pub(crate) fn unseal(sealed: impl Into<Bytes>) -> Result<Bytes, WireError> {
+    let mut sealed = sealed.into();
     let (content, sum) = sealed.split_last_chunk().ok_or(WireError::Checksum)?;
     if crc32fast::hash(content) != u32::from_be_bytes(*sum) {
         return Err(WireError::Checksum);
     }
     let length = content.len();
     sealed.truncate(length);
-    Ok(sealed.into())
+    Ok(sealed)
 }
 
 #[cfg(test)]

@@ -44,7 +44,9 @@ async fn main() -> Outcome<()> {
 
 /// One store, empty, filled and opened again.
 async fn one(url: &str, fill: u64, span: Duration) -> Outcome<()> {
+    let begun = Instant::now();
     let bench = Bench::open(url).await?;
+    println!("opened in {:.1?}", begun.elapsed());
     bench.measure("empty", span).await?;
     let begun = Instant::now();
     bench.fill(fill).await?;
@@ -59,9 +61,10 @@ async fn one(url: &str, fill: u64, span: Duration) -> Outcome<()> {
     bench.replays(span).await?;
     let stats = bench.opened.inspect.stats().await?;
     println!(
-        "{} operations in {} MiB",
+        "{} operations in {} MiB; {} MiB of memory",
         stats.operations,
-        stats.bytes >> 20
+        stats.bytes >> 20,
+        work::resident_bytes()? >> 20
     );
     Ok(())
 }

@@ -169,6 +169,16 @@ fn processor_ms() -> Outcome<u64> {
     Ok(ticks?.iter().sum::<u64>() * 10)
 }
 
+/// The memory that this process has now, where Linux reports it.
+pub(crate) fn resident_bytes() -> Outcome<u64> {
+    let Ok(status) = std::fs::read_to_string("/proc/self/status") else {
+        return Ok(0);
+    };
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kilobytes = line.unwrap_or_default().trim().trim_end_matches(" kB");
+    Ok(kilobytes.parse::<u64>()? * 1024)
+}
+
 fn reply() -> Reply {
     Reply {
         status: 201,

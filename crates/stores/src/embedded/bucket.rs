@@ -116,9 +116,10 @@ pub(super) struct OperationBucket {
     pub(super) index_insert: String,
     pub(super) index_find: String,
     pub(super) index_read: String,
+    pub(super) index_delete: String,
     pub(super) index_sweep: String,
     pub(super) index_drop: String,
-    pub(super) restore_request: String,
+    pub(super) request: String,
     pub(super) sweep: String,
     pub(super) drop: String,
 }
@@ -147,9 +148,10 @@ impl OperationBucket {
             index_insert: name(sql::INDEX_INSERT),
             index_find: name(sql::INDEX_FIND),
             index_read: name(sql::INDEX_READ),
+            index_delete: name(sql::INDEX_DELETE),
             index_sweep: sql::SWEEP_ROWS.replace("{table}", &index),
             index_drop: sql::DROP.replace("{table}", &index),
-            restore_request: name(sql::FINISHED_RESTORE_REQUEST),
+            request: name(sql::FINISHED_REQUEST),
             sweep: sql::SWEEP_ROWS.replace("{table}", &table),
             drop: sql::DROP.replace("{table}", &table),
             table,
@@ -239,11 +241,12 @@ pub(super) enum Age {
 pub(super) struct ReplyBucket {
     /// Its name.
     pub(super) end: BucketEnd,
+    pub(super) table: String,
     pub(super) create: String,
     pub(super) insert: String,
     pub(super) read: String,
     pub(super) delete: String,
-    pub(super) restore_request: String,
+    pub(super) request: String,
     pub(super) sweep: String,
     pub(super) drop: String,
 }
@@ -259,9 +262,10 @@ impl ReplyBucket {
             insert: name(sql::REPLY_INSERT),
             read: name(sql::REPLY_READ),
             delete: name(sql::REPLY_DELETE),
-            restore_request: name(sql::REPLY_RESTORE_REQUEST),
+            request: name(sql::REPLY_REQUEST),
             sweep: sql::SWEEP_ROWS.replace("{table}", &table),
             drop: sql::DROP.replace("{table}", &table),
+            table,
         }
     }
 }

@@ -14,6 +14,8 @@ use crate::OpenError;
 
 /// The SQLite file.
 const DATABASE: &str = "onceward.db";
+/// The directory of the commit log.
+const LOG: &str = "log";
 /// The file that is locked.
 const LOCK: &str = "lock";
 /// The owner of a directory whose lock file has no process id.
@@ -48,11 +50,18 @@ impl Directory {
         self.path.join(DATABASE)
     }
 
+    /// Where the commit log is.
+    pub(super) fn log(&self) -> PathBuf {
+        self.path.join(LOG)
+    }
+
     /// How many bytes the store takes on disk.
     pub(super) fn bytes(&self) -> u64 {
-        let log = self.path.join(format!("{DATABASE}-wal"));
-        [self.database(), log]
-            .iter()
+        let wal = self.path.join(format!("{DATABASE}-wal"));
+        let segments = fs::read_dir(self.log()).into_iter().flatten().flatten();
+        [self.database(), wal]
+            .into_iter()
+            .chain(segments.map(|segment| segment.path()))
             .filter_map(|file| fs::metadata(file).ok())
             .map(|file| file.len())
             .sum()

@@ -8,16 +8,21 @@ use onceward_core::wire::WireError;
 use rusqlite::ErrorCode;
 use rusqlite::ffi::{SQLITE_IOERR_DIR_FSYNC, SQLITE_IOERR_FSYNC};
 
+use super::log::LogError;
+
 /// Why a step failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
     /// Nothing was written; a later write may succeed.
     #[error("the disk is full; nothing was recorded: service resumes when there is room")]
-    Full(#[source] rusqlite::Error),
+    Full(#[source] Cause),
     /// The state of the file is unknown. A further try could report data as durable
     /// that is not.
     #[error("the disk did not confirm a write ({0}); restart the process to continue")]
-    Unsynced(#[source] rusqlite::Error),
+    Unsynced(#[source] Cause),
+    /// Any other error of the commit log.
+    #[error("commit log: {0}")]
+    Log(#[source] LogError),
     /// Any other error of SQLite.
     #[error("SQLite: {0}")]
     Sqlite(#[source] rusqlite::Error),
@@ -39,13 +44,16 @@ pub(super) enum Error {
     /// The record of an open operation was found damaged at the start.
     #[error("its record was damaged when the store was opened")]
     Lost,
-    /// Another step of the same transaction failed.
-    #[error("the transaction was rolled back: {0}")]
-    RolledBack(#[source] Arc<Error>),
+    /// A failure that this step shares with others.
+    #[error(transparent)]
+    Shared(Arc<Error>),
     /// The store was closed during the step.
     #[error("the store is closed")]
     Closed,
 }
+
+/// What the system or SQLite said.
+pub(super) type Cause = Box<dyn std::error::Error + Send + Sync>;
 
 /// The result of a step.
 pub(super) type Result<T, E = Error> = std::result::Result<T, E>;
@@ -57,11 +65,6 @@ impl Error {
             Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => Self::Unreadable(error),
             _ => Self::from(error),
         }
-    }
-
-    /// Whether the transaction must be rolled back.
-    pub(super) fn spoils_transaction(&self) -> bool {
-        !self.is_damage()
     }
 
     /// Whether it concerns a single record.
@@ -89,9 +92,19 @@ impl From<rusqlite::Error> for Error {
             return Self::Sqlite(error);
         };
         match (cause.code, cause.extended_code) {
-            (ErrorCode::DiskFull, _) => Self::Full(error),
-            (_, SQLITE_IOERR_FSYNC | SQLITE_IOERR_DIR_FSYNC) => Self::Unsynced(error),
+            (ErrorCode::DiskFull, _) => Self::Full(error.into()),
+            (_, SQLITE_IOERR_FSYNC | SQLITE_IOERR_DIR_FSYNC) => Self::Unsynced(error.into()),
             _ => Self::Sqlite(error),
+        }
+    }
+}
+
+impl From<LogError> for Error {
+    fn from(error: LogError) -> Self {
+        match error {
+            LogError::Full(source) => Self::Full(source.into()),
+            LogError::Unsynced(source) => Self::Unsynced(source.into()),
+            error => Self::Log(error),
         }
     }
 }
@@ -125,7 +138,7 @@ mod tests {
             let error = rusqlite::Error::SqliteFailure(ffi::Error::new(code), None);
             let error = Error::from(error);
             assert_eq!(error.is_final(), want, "{error:?}");
-            assert!(error.spoils_transaction(), "{error:?}");
+            assert!(!error.is_damage(), "{error:?}");
             assert!(matches!(
                 StoreError::from(error),
                 StoreError::Unavailable(_)

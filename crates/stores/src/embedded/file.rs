@@ -6,15 +6,15 @@ use std::time::Duration;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use super::error::Error;
+use super::log::LogError;
 use super::sql;
 use crate::OpenError;
 
 /// Marks the file as ours: "Once".
 const APPLICATION_ID: i32 = 0x4f6e_6365;
-/// The layout of the tables that this program writes and reads.
-const LAYOUT: i32 = 2;
-/// The previous layout, which is upgraded when it is opened.
-const LAYOUT_BEFORE: i32 = 1;
+/// The layout of the tables that this program writes and reads. Earlier ones are
+/// upgraded when they are opened.
+const LAYOUT: i32 = 3;
 
 /// Statements that a connection keeps prepared: those of all buckets in use.
 const STATEMENTS_MAX: usize = 256;
@@ -22,12 +22,19 @@ const STATEMENTS_MAX: usize = 256;
 const BUSY_MAX: Duration = Duration::from_secs(5);
 
 /// The connection that writes. Creates the file if it is missing.
-pub(super) fn open_writer(path: &Path, pages_max: Option<u32>) -> Result<Connection, OpenError> {
+///
+/// The layout is durable when this returns, before anything is appended to the log of
+/// the store: an older program, which does not know the log, refuses the file.
+pub(super) fn open_writer(
+    path: &Path,
+    vfs: Option<&str>,
+    pages_max: Option<u32>,
+) -> Result<Connection, OpenError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
         | OpenFlags::SQLITE_OPEN_CREATE
         | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let open = || -> rusqlite::Result<Connection> {
-        let db = Connection::open_with_flags(path, flags)?;
+        let db = connect(path, flags, vfs)?;
         db.busy_timeout(BUSY_MAX)?;
         db.pragma_update(None, "page_size", 4096)?;
         db.pragma_update(None, "journal_mode", "WAL")?;
@@ -46,23 +53,24 @@ pub(super) fn open_writer(path: &Path, pages_max: Option<u32>) -> Result<Connect
     Ok(db)
 }
 
-/// A connection that moves the log into the file.
-pub(super) fn open_checkpointer(path: &Path) -> Result<Connection, OpenError> {
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let open = || -> rusqlite::Result<Connection> {
-        let db = Connection::open_with_flags(path, flags)?;
-        db.busy_timeout(BUSY_MAX)?;
-        db.pragma_update(None, "synchronous", "FULL")?;
-        Ok(db)
-    };
-    open().map_err(|source| refuse(path, source))
+/// From now on a commit is not synced: the commit log has everything until a checkpoint
+/// has synced it into the file.
+pub(super) fn rely_on_log(db: &Connection) -> rusqlite::Result<()> {
+    db.pragma_update(None, "synchronous", "NORMAL")
+}
+
+fn connect(path: &Path, flags: OpenFlags, vfs: Option<&str>) -> rusqlite::Result<Connection> {
+    match vfs {
+        Some(vfs) => Connection::open_with_flags_and_vfs(path, flags, vfs),
+        None => Connection::open_with_flags(path, flags),
+    }
 }
 
 /// A connection that only reads.
-pub(super) fn open_reader(path: &Path) -> Result<Connection, OpenError> {
+pub(super) fn open_reader(path: &Path, vfs: Option<&str>) -> Result<Connection, OpenError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let open = || -> rusqlite::Result<Connection> {
-        let db = Connection::open_with_flags(path, flags)?;
+        let db = connect(path, flags, vfs)?;
         db.busy_timeout(BUSY_MAX)?;
         db.pragma_update(None, "cache_size", -4 * 1024)?;
         db.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
@@ -71,7 +79,7 @@ pub(super) fn open_reader(path: &Path) -> Result<Connection, OpenError> {
     open().map_err(|source| refuse(path, source))
 }
 
-/// Writes the layout of a new file, or upgrades the previous one; refuses a file of
+/// Writes the layout of a new file, or upgrades an earlier one; refuses a file of
 /// another program or of a newer version.
 fn check_layout(db: &Connection, path: &Path) -> Result<(), OpenError> {
     let read = |name| db.pragma_query_value(None, name, |row| row.get::<_, i32>(0));
@@ -81,9 +89,12 @@ fn check_layout(db: &Connection, path: &Path) -> Result<(), OpenError> {
     let layout = read("user_version").map_err(refuse)?;
     let tables: i64 = tables().map_err(refuse)?;
     match (application, layout, tables) {
-        (0, 0, 0) => write_layout(db, sql::SCHEMA).map_err(refuse),
+        (0, 0, 0) => write_layout(db, &[sql::SCHEMA]).map_err(refuse),
         (APPLICATION_ID, LAYOUT, 1..) => Ok(()),
-        (APPLICATION_ID, LAYOUT_BEFORE, 1..) => write_layout(db, sql::UPGRADE).map_err(refuse),
+        (APPLICATION_ID, 2, 1..) => write_layout(db, &[sql::UPGRADE_2]).map_err(refuse),
+        (APPLICATION_ID, 1, 1..) => {
+            write_layout(db, &[sql::UPGRADE_1, sql::UPGRADE_2]).map_err(refuse)
+        }
         (APPLICATION_ID, layout, _) if layout > LAYOUT => Err(OpenError::Newer {
             path: path.into(),
             layout,
@@ -92,9 +103,11 @@ fn check_layout(db: &Connection, path: &Path) -> Result<(), OpenError> {
     }
 }
 
-fn write_layout(db: &Connection, tables: &str) -> rusqlite::Result<()> {
+fn write_layout(db: &Connection, tables: &[&str]) -> rusqlite::Result<()> {
     let transaction = db.unchecked_transaction()?;
-    transaction.execute_batch(tables)?;
+    for tables in tables {
+        transaction.execute_batch(tables)?;
+    }
     transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
     transaction.pragma_update(None, "user_version", LAYOUT)?;
     transaction.commit()
@@ -121,15 +134,31 @@ pub(super) fn refuse(path: &Path, source: rusqlite::Error) -> OpenError {
     }
 }
 
-/// The same for any error while the file is read at the start.
+/// The same for any error while the store is read at the start.
 pub(super) fn refuse_for(path: &Path, error: Error) -> OpenError {
     match error {
-        Error::Full(source)
-        | Error::Unsynced(source)
-        | Error::Sqlite(source)
-        | Error::Unreadable(source) => refuse(path, source),
+        Error::Sqlite(source) | Error::Unreadable(source) => refuse(path, source),
+        Error::Log(error) => refuse_log(path, error),
         error => OpenError::Database {
             path: path.into(),
+            source: error.into(),
+        },
+    }
+}
+
+/// The same for the commit log.
+pub(super) fn refuse_log(path: &Path, error: LogError) -> OpenError {
+    let path = path.into();
+    match error {
+        LogError::Missing | LogError::Lost { .. } | LogError::Entry | LogError::Record(_) => {
+            OpenError::Damaged {
+                path,
+                source: error.into(),
+            }
+        }
+        LogError::File { path, source } => OpenError::Directory { path, source },
+        LogError::Full(_) | LogError::Unsynced(_) => OpenError::Database {
+            path,
             source: error.into(),
         },
     }

@@ -12,7 +12,7 @@ use rusqlite::{Connection, OptionalExtension, Row};
 
 use super::bucket::{BucketEnd, Buckets, OperationBucket};
 use super::error::{Error, Result};
-use super::index;
+use super::index::{self, Level};
 use crate::lookup::Lookup;
 
 /// A finished operation and where it is stored.
@@ -37,13 +37,27 @@ pub(super) fn find(
 ) -> Result<Option<FinishedOperation>> {
     let mut newest: Option<FinishedOperation> = None;
     for bucket in buckets.candidates(lookup.prefix(), now) {
-        if let Some(found) = find_in(db, buckets, &bucket, lookup, now)?
+        let found = find_in(db, buckets, &bucket, lookup, now);
+        if let Some(found) = unless_swept(db, &bucket.table, found)?
             && newest.as_ref().is_none_or(|newest| newest.row < found.row)
         {
             newest = Some(found);
         }
     }
     Ok(newest)
+}
+
+/// A bucket is listed a moment before its table is committed and until after it is
+/// dropped; without its table it has nothing.
+pub(super) fn unless_swept<T>(
+    db: &Connection,
+    table: &str,
+    found: Result<Option<T>>,
+) -> Result<Option<T>> {
+    match found {
+        Err(error) if !error.is_damage() && !db.table_exists(None, table)? => Ok(None),
+        found => found,
+    }
 }
 
 fn find_in(
@@ -70,16 +84,18 @@ fn rows_like(db: &Connection, bucket: &OperationBucket, prefix: u64) -> Result<V
     let mut statement = db
         .prepare_cached(&bucket.index_find)
         .map_err(Error::from_read)?;
-    let mut leaves = statement
-        .query(index::leaf_ids(prefix))
-        .map_err(Error::from_read)?;
-    while let Some(leaf) = leaves.next().map_err(Error::from_read)? {
-        let entries = index::decode(blob(leaf, 0)?.unwrap_or_default())?;
-        like.extend(
-            entries
-                .filter(|entry| entry.0 == prefix)
-                .map(|entry| entry.1),
-        );
+    for level in Level::ALL {
+        let mut leaves = statement
+            .query(level.ids(prefix))
+            .map_err(Error::from_read)?;
+        while let Some(leaf) = leaves.next().map_err(Error::from_read)? {
+            let entries = index::decode(blob(leaf, 0)?.unwrap_or_default())?;
+            like.extend(
+                entries
+                    .filter(|entry| entry.0 == prefix)
+                    .map(|entry| entry.1),
+            );
+        }
     }
     like.sort_unstable_by(|a, b| b.cmp(a));
     Ok(like)
@@ -133,11 +149,11 @@ fn read_apart(
     let Some(bucket) = buckets.reply(end) else {
         return Ok(None);
     };
-    let mut statement = db.prepare_cached(&bucket.read).map_err(Error::from_read)?;
-    let bytes: Option<Option<Vec<u8>>> = statement
-        .query_row([id], |row| row.get(0))
-        .optional()
-        .map_err(Error::from_read)?;
+    let read = || -> rusqlite::Result<Option<Option<Vec<u8>>>> {
+        let mut statement = db.prepare_cached(&bucket.read)?;
+        statement.query_row([id], |row| row.get(0)).optional()
+    };
+    let bytes = unless_swept(db, &bucket.table, read().map_err(Error::from_read))?;
     let decoded = bytes.map(|bytes| bytes.map(|bytes| wire::decode_reply(&bytes)).transpose());
     Ok(decoded.transpose()?)
 }

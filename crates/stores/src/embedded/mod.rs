@@ -1,39 +1,49 @@
-//! The embedded store: durable, for one process, on SQLite.
+//! The embedded store: durable, for one process: a commit log, and SQLite behind it.
 //!
 //! A claim is answered in one of three ways, the cheapest first:
 //!
 //! 1. from memory, if the operation finished or was replayed recently (`hot_replies`);
-//! 2. by a reader of the file (`reader`, `finished`, `index`), if a filter says that
-//!    the key may have finished (`bucket`, `filter`);
+//! 2. by a reader of the database (`reader`, `finished`, `index`), if a filter says
+//!    that the key may have finished (`bucket`, `filter`);
 //! 3. by the one writer (`writer`), which is authoritative. Its steps (`steps`) judge
-//!    open operations in memory (`open_operations`) and finished ones in the file, and
-//!    many steps are written in one transaction with one sync (`transaction`).
+//!    open operations in memory (`open_operations`), then what the database does not
+//!    have yet (`overlay`), then the database. Their effects (`effect`) go to the
+//!    commit log (`log`) and into memory (`state`); many are durable with one sync.
 //!
-//! In the file (`sql/schema.sql`) open operations have one small table, and finished
-//! ones a table per bucket of expiry, so that space is reclaimed table by table. One
-//! sequence numbers all changes: its number is fence, row id and position in
-//! listings, and never goes back.
+//! Behind the log a filler (`fill`, `transaction`) writes the database in large
+//! transactions. In the database (`sql/schema.sql`) open operations have one small
+//! table, and finished ones a table per bucket of expiry, so that space is reclaimed
+//! table by table. One sequence numbers all changes: its number is fence, row id and
+//! position in listings, and never goes back.
 
 mod bucket;
-mod checkpoint;
 mod clock;
+mod digest_table;
 mod directory;
+mod disk;
+mod effect;
 mod error;
 mod file;
+mod fill;
 mod filter;
 mod finished;
 mod hot_replies;
 mod index;
+mod log;
+mod mailbox;
 mod open_operations;
+mod overlay;
 mod reader;
 mod sql;
 mod start;
+mod state;
 mod steps;
 mod transaction;
 mod writer;
 
 use std::fmt;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -50,14 +60,18 @@ use onceward_core::store::{
 use onceward_core::wire;
 
 use self::bucket::Buckets;
-use self::checkpoint::Checkpointer;
 use self::clock::ResumedClock;
 use self::directory::Directory;
 pub use self::directory::make_directory;
+#[doc(hidden)]
+pub use self::disk::{Disk, SystemDisk};
 use self::error::{Error, Result};
+use self::fill::Filler;
 use self::hot_replies::HotReplies;
+use self::overlay::Superseded;
 use self::reader::Readers;
 use self::start::FilterLoader;
+use self::transaction::Transaction;
 use self::writer::{Command, Writer};
 use crate::OpenError;
 use crate::checksum::seal;
@@ -88,44 +102,110 @@ impl Default for Limits {
 
 /// A store in a directory of its own.
 pub struct EmbeddedStore {
-    // Dropped in this order: readers end, then the writer merges its log into the
-    // file, and the lock is released last.
+    // Dropped in this order: readers end, then the writer and the filler bring the log
+    // into the database, and the lock is released last.
     _filter_loader: FilterLoader,
-    writer: Writer,
     readers: Readers,
+    writer: Writer,
     shared: Arc<Shared>,
     directory: Directory,
 }
 
-/// The state that the writer and the readers share.
+/// The state that the writer, the filler and the readers share.
 struct Shared {
     clock: Arc<dyn Clock>,
     buckets: Arc<Buckets>,
     hot_replies: HotReplies,
+    superseded: Arc<Superseded>,
     notifier: Notifier,
     failed: OnceLock<Arc<Error>>,
+    is_closing: AtomicBool,
+    /// Rises when finished operations leave the writer's memory for the database.
+    fills: AtomicU64,
+    /// How many bytes the database may grow by, where that is limited.
+    room: AtomicU64,
 }
 
+/// The room of a database that only the disk limits.
+const UNLIMITED: u64 = u64::MAX;
+
 impl Shared {
+    fn new(clock: Arc<dyn Clock>, limits: &Limits) -> Self {
+        Self {
+            clock,
+            buckets: Arc::default(),
+            hot_replies: HotReplies::new(limits.hot_bytes_max),
+            superseded: Arc::default(),
+            notifier: Notifier::default(),
+            failed: OnceLock::new(),
+            is_closing: AtomicBool::new(false),
+            fills: AtomicU64::new(0),
+            room: AtomicU64::new(UNLIMITED),
+        }
+    }
+
     /// Returns an error once a write was not confirmed: no later step may succeed.
     fn check(&self) -> Result<()> {
         match self.failed.get() {
-            Some(error) => Err(Error::RolledBack(error.clone())),
+            Some(error) => Err(Error::Shared(error.clone())),
             None => Ok(()),
         }
     }
 
-    /// A failed checkpoint loses nothing: everything is still in the log.
-    fn report_checkpoint(&self, error: Error) {
-        tracing::error!(%error, "checkpoint of the embedded store failed; its write-ahead log grows");
+    /// A failed checkpoint loses nothing: everything is still in the commit log.
+    fn report_checkpoint(&self, error: &Arc<Error>) {
+        tracing::error!(%error, "checkpoint of the embedded store failed; its commit log grows");
         if error.is_final() {
-            self.fail(Arc::new(error));
+            self.fail(error.clone());
         }
     }
 
     fn fail(&self, error: Arc<Error>) {
         // The first fault is the cause of all later ones.
         let _ = self.failed.set(error);
+    }
+
+    fn set_closing(&self) {
+        self.is_closing.store(true, Ordering::Release);
+    }
+
+    fn is_closing(&self) -> bool {
+        self.is_closing.load(Ordering::Acquire)
+    }
+
+    fn fills(&self) -> u64 {
+        self.fills.load(Ordering::Acquire)
+    }
+
+    fn count_fill(&self) {
+        self.fills.fetch_add(1, Ordering::Release);
+    }
+
+    fn set_room(&self, room: u64) {
+        self.room.store(room, Ordering::Relaxed);
+    }
+
+    fn room(&self) -> Option<u64> {
+        Some(self.room.load(Ordering::Relaxed)).filter(|room| *room != UNLIMITED)
+    }
+}
+
+/// What can be told of a finished operation without the writer.
+enum Sighting {
+    /// It finished.
+    Finished(Arc<Record>),
+    /// The database did not have it when so many fills were done.
+    Absent(u64),
+    /// The writer must be asked.
+    Unclear,
+}
+
+impl Sighting {
+    fn record(self) -> Option<Arc<Record>> {
+        match self {
+            Self::Finished(record) => Some(record),
+            Self::Absent(_) | Self::Unclear => None,
+        }
     }
 }
 
@@ -142,28 +222,47 @@ impl EmbeddedStore {
         clock: Arc<dyn Clock>,
         limits: Limits,
     ) -> Result<Self, OpenError> {
+        Self::open_on(path, clock, limits, Arc::new(SystemDisk))
+    }
+
+    /// The same, on a disk that a test watches or disturbs.
+    #[doc(hidden)]
+    pub fn open_on(
+        path: &Path,
+        clock: Arc<dyn Clock>,
+        limits: Limits,
+        disk: Arc<dyn Disk>,
+    ) -> Result<Self, OpenError> {
         let directory = Directory::take(path)?;
         let database = directory.database();
-        let db = file::open_writer(&database, limits.pages_max)?;
-        let latest = start::latest(&db).map_err(|error| file::refuse_for(&database, error))?;
-        let shared = Arc::new(Shared {
-            clock: Arc::new(ResumedClock::new(clock, latest)),
-            buckets: Arc::default(),
-            hot_replies: HotReplies::new(limits.hot_bytes_max),
-            notifier: Notifier::default(),
-            failed: OnceLock::new(),
-        });
-        let checkpointer = Checkpointer::start(&database, shared.clone())?;
-        let steps = start::load(db, checkpointer, &shared)
-            .map_err(|error| file::refuse_for(&database, error))?;
-        let readers = Readers::open(&database, shared.clone())?;
-        let filter_loader = FilterLoader::start(&database, shared.clone())?;
-        let writer =
-            Writer::start(steps, shared.clone()).map_err(|source| OpenError::Thread { source })?;
+        let vfs = disk.vfs().map(str::to_owned);
+        let vfs = vfs.as_deref();
+        let refuse = |error| file::refuse_for(&database, error);
+        let db = file::open_writer(&database, vfs, limits.pages_max)?;
+        let latest = start::latest(&db).map_err(refuse)?;
+        let recovered = start::open_log(&db, disk, &directory.log()).map_err(refuse)?;
+        file::rely_on_log(&db).map_err(|source| file::refuse(&database, source))?;
+        let latest = latest.max(recovered.time);
+        let clock = Arc::new(ResumedClock::new(clock, latest));
+        let shared = Arc::new(Shared::new(clock, &limits));
+        let reader = file::open_reader(&database, vfs)?;
+        let loaded = start::load(&db, reader, recovered, &shared).map_err(refuse)?;
+        let readers = Readers::start(&database, vfs, shared.clone())?;
+        let filter_loader = FilterLoader::start(&database, vfs, shared.clone())?;
+        let transaction = Transaction::new(db, shared.buckets.clone(), loaded.last_row);
+        if let Some(room) = transaction.room(limits.pages_max).map_err(refuse)? {
+            shared.set_room(room);
+        }
+        let filler = |writer| {
+            let (filled, pages_max) = (loaded.filled, limits.pages_max);
+            Filler::start(transaction, filled, pages_max, shared.clone(), writer)
+        };
+        let writer = Writer::start(loaded.steps, shared.clone(), filler)
+            .map_err(|source| OpenError::Thread { source })?;
         Ok(Self {
             _filter_loader: filter_loader,
-            writer,
             readers,
+            writer,
             shared,
             directory,
         })
@@ -176,31 +275,39 @@ impl EmbeddedStore {
         is_current.then_some(record)
     }
 
-    /// The finished operation, without the writer; `None` if only the writer can
-    /// answer.
-    async fn finished(&self, lookup: Lookup) -> Result<Option<Arc<Record>>> {
+    /// Looks for the finished operation without the writer.
+    async fn sight(&self, lookup: Lookup) -> Result<Sighting, StoreError> {
         self.shared.check()?;
         let now = self.shared.clock.now();
         let hot = match lookup {
             Lookup::Digest(digest) => self.hot(&digest, now),
             Lookup::Id(_) => None,
         };
-        if hot.is_some() {
-            return Ok(hot);
+        if let Some(record) = hot {
+            return Ok(Sighting::Finished(record));
         }
+        // Read before the filter is asked: what a later fill brings is not seen.
+        let fills = self.shared.fills();
         if !self.shared.buckets.may_hold(lookup.prefix(), now) {
-            return Ok(None);
+            return Ok(Sighting::Absent(fills));
         }
         match self.readers.find(lookup).await {
+            Ok(Some(record)) => Ok(Sighting::Finished(record)),
+            Ok(None) => Ok(Sighting::Unclear),
             // A bucket may be listed before it is committed, or be dropped at this
             // moment. The writer is authoritative.
-            Err(error) if !error.is_damage() => Ok(None),
-            found => found,
+            Err(StoreError::Unavailable(_)) => Ok(Sighting::Unclear),
+            Err(error) => Err(error),
         }
     }
 
+    /// Returns when the database has everything up to now.
+    async fn fill(&self) -> Result<(), StoreError> {
+        self.writer.ask(Command::Fill).await
+    }
+
     async fn look_up(&self, lookup: Lookup) -> Result<Option<Arc<Record>>, StoreError> {
-        let finished = self.finished(lookup).await?;
+        let finished = self.sight(lookup).await?.record();
         let seen = finished.and_then(|record| record.seen_at(self.shared.clock.now()));
         match seen {
             Some(record) => Ok(Some(record)),
@@ -220,16 +327,20 @@ impl fmt::Debug for EmbeddedStore {
 #[async_trait]
 impl Store for EmbeddedStore {
     async fn claim(&self, ask: &ClaimRequest) -> Result<Claim, StoreError> {
-        let finished = self.finished(Lookup::Digest(ask.digest)).await?;
-        let now = self.shared.clock.now();
-        let claim = finished.and_then(|record| Claim::on(&record, ask, now));
-        match claim {
-            Some(claim) => Ok(claim),
-            None => {
-                let ask = Box::new(ask.clone());
-                self.writer.ask(|to| Command::Claim(ask, to)).await
+        let absent_at = match self.sight(Lookup::Digest(ask.digest)).await? {
+            Sighting::Finished(record) => {
+                let now = self.shared.clock.now();
+                if let Some(claim) = Claim::on(&record, ask, now) {
+                    return Ok(claim);
+                }
+                None
             }
-        }
+            Sighting::Absent(fills) => Some(fills),
+            Sighting::Unclear => None,
+        };
+        let ask = Box::new(ask.clone());
+        let command = |to| Command::Claim(ask, absent_at, to);
+        self.writer.ask(command).await
     }
 
     fn recall(&self, request: &ClaimRequest) -> Option<Claim> {
@@ -273,7 +384,7 @@ impl Store for EmbeddedStore {
     }
 
     async fn touch(&self, digest: &Digest) -> Result<(), StoreError> {
-        let finished = self.finished(Lookup::Digest(*digest)).await?;
+        let finished = self.sight(Lookup::Digest(*digest)).await?.record();
         let now = self.shared.clock.now();
         if finished.is_some_and(|record| !record.wants_touch(now)) {
             return Ok(());
@@ -301,7 +412,7 @@ impl Queue for EmbeddedStore {
         request: Bytes,
         after: Duration,
     ) -> Result<Enqueued, StoreError> {
-        let (ask, request) = (Box::new(ask.clone()), seal(&request));
+        let (ask, request) = (Box::new(ask.clone()), seal(&request).into());
         let command = |to| Command::Enqueue(ask, request, after, to);
         self.writer.ask(command).await
     }
@@ -318,12 +429,12 @@ impl Queue for EmbeddedStore {
 #[async_trait]
 impl Inspect for EmbeddedStore {
     async fn list(&self, filter: &Filter, page: PageRequest) -> Result<Page, StoreError> {
-        self.shared.check()?;
-        Ok(self.readers.list(filter.clone(), page).await?)
+        self.fill().await?;
+        self.readers.list(filter.clone(), page).await
     }
 
     async fn show(&self, id: OperationId) -> Result<Option<Arc<Record>>, StoreError> {
-        let finished = self.finished(Lookup::Id(id)).await?;
+        let finished = self.sight(Lookup::Id(id)).await?.record();
         let shown = finished.and_then(|record| record.shown_at(self.shared.clock.now()));
         match shown {
             Some(record) => Ok(Some(record)),
@@ -373,6 +484,7 @@ impl Inspect for EmbeddedStore {
     }
 
     async fn stats(&self) -> Result<Stats, StoreError> {
+        self.fill().await?;
         let stats = self.writer.ask(Command::Stats).await?;
         Ok(Stats {
             bytes: self.directory.bytes(),
@@ -399,8 +511,8 @@ impl Registry for EmbeddedStore {
     }
 
     async fn read(&self, sheet: Collection, name: &str) -> Result<Option<Bytes>, StoreError> {
-        self.shared.check()?;
-        Ok(self.readers.document(sheet, name.to_owned()).await?)
+        self.fill().await?;
+        self.readers.document(sheet, name.to_owned()).await
     }
 
     async fn remove(&self, sheet: Collection, name: &str) -> Result<(), StoreError> {
@@ -415,12 +527,12 @@ impl Registry for EmbeddedStore {
         after: Option<&str>,
         limit: usize,
     ) -> Result<Vec<(String, Bytes)>, StoreError> {
-        self.shared.check()?;
+        self.fill().await?;
         let after = after.map(str::to_owned);
-        Ok(self.readers.documents(sheet, order, after, limit).await?)
+        self.readers.documents(sheet, order, after, limit).await
     }
 }
 
-fn encode(reply: &Reply) -> Vec<u8> {
-    wire::encode_reply(reply)
+fn encode(reply: &Reply) -> Bytes {
+    wire::encode_reply(reply).into()
 }

@@ -1,41 +1,60 @@
 //! All open operations in memory: queued, running, released, unknown and paused. A
 //! claim never reads the file for them.
-//!
-//! This state is ahead of the file by one transaction. It keeps the previous value
-//! of each changed entry and restores it if the transaction fails.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
+use bytes::Bytes;
 use onceward_core::clock::Timestamp;
 use onceward_core::identity::{Digest, OperationId};
 use onceward_core::record::{Record, State};
 
+use super::digest_table::{ByDigest, DigestTable};
 use super::error::{Error, Result};
 
 /// An open operation.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(super) struct OpenOperation {
     /// Its row: the number of its last change.
     pub(super) row: u64,
-    /// The row of its request, if the gateway delivers it.
-    pub(super) request: Option<u64>,
     /// The record.
     pub(super) record: Arc<Record>,
+    /// Its request, if the gateway delivers it.
+    pub(super) request: Option<StoredRequest>,
+    /// The row in which the database has it, or will have it when the fill under way
+    /// is done.
+    pub(super) filled_row: Option<u64>,
+    /// Whether the next fill is to write it.
+    pub(super) is_changed: bool,
+}
+
+/// The request of an open operation.
+#[derive(Clone, Debug)]
+pub(super) struct StoredRequest {
+    pub(super) row: u64,
+    /// Sealed; `None` once the database has it.
+    pub(super) body: Option<Bytes>,
+    /// Whether the database has it, or will have it when the fill under way is done.
+    pub(super) is_filled: bool,
+}
+
+impl ByDigest for OpenOperation {
+    fn digest(&self) -> &Digest {
+        &self.record.digest
+    }
 }
 
 /// The open operations.
 #[derive(Default)]
 pub(super) struct OpenOperations {
-    entries: BTreeMap<Digest, OpenOperation>,
+    entries: DigestTable<OpenOperation>,
     /// Deliveries by due time, then by row.
     due: BTreeSet<(Timestamp, u64, Digest)>,
     /// Released operations by the time until which they are shown.
     released: BTreeSet<(Timestamp, Digest)>,
-    /// The previous values of the entries that the transaction changed.
-    before: HashMap<Digest, Option<OpenOperation>>,
     /// The prefixes of operations whose record cannot be read.
     damaged: HashSet<u64>,
+    running: usize,
 }
 
 impl OpenOperations {
@@ -45,16 +64,16 @@ impl OpenOperations {
         Ok(self.entries.get(digest))
     }
 
+    /// The same, to note what the database has of it.
+    pub(super) fn get_mut(&mut self, digest: &Digest) -> Option<&mut OpenOperation> {
+        self.entries.get_mut(digest)
+    }
+
     /// The open operation with this id, if it is one.
     pub(super) fn find(&self, id: OperationId) -> Result<Option<&OpenOperation>> {
         self.check(id.prefix())?;
-        let mut least = [0; 32];
-        least[..8].copy_from_slice(&id.prefix().to_be_bytes());
-        let alike = self.entries.range(Digest::from_bytes(least)..);
-        Ok(alike
-            .take_while(|(digest, _)| digest.prefix() == id.prefix())
-            .map(|(_, operation)| operation)
-            .find(|operation| operation.record.id == id))
+        let has_id = |operation: &OpenOperation| operation.record.id == id;
+        Ok(self.entries.find(id.prefix(), has_id))
     }
 
     fn check(&self, prefix: u64) -> Result<()> {
@@ -66,7 +85,12 @@ impl OpenOperations {
 
     /// All open operations.
     pub(super) fn iter(&self) -> impl Iterator<Item = &OpenOperation> {
-        self.entries.values()
+        self.entries.iter()
+    }
+
+    /// How many run, and so will be settled.
+    pub(super) fn running(&self) -> usize {
+        self.running
     }
 
     /// When the next delivery is due.
@@ -94,26 +118,32 @@ impl OpenOperations {
     }
 
     /// Released operations that are over, oldest first.
-    pub(super) fn over(&self, now: Timestamp, limit: usize) -> Vec<OpenOperation> {
+    pub(super) fn over(&self, now: Timestamp, limit: usize) -> Vec<Digest> {
         self.released
             .iter()
             .take_while(|(until, _)| *until <= now)
             .take(limit)
-            .filter_map(|(_, digest)| self.entries.get(digest).cloned())
+            .map(|(_, digest)| *digest)
             .collect()
     }
 
-    /// Inserts or replaces an operation.
-    pub(super) fn put(&mut self, operation: OpenOperation) {
-        let digest = operation.record.digest;
-        let before = self.set(digest, Some(operation));
-        self.before.entry(digest).or_insert(before);
+    /// Inserts an operation, or replaces the one with its digest.
+    pub(super) fn put(&mut self, operation: OpenOperation) -> Option<OpenOperation> {
+        let place = Place::of(&operation);
+        let before = self.entries.insert(operation);
+        // In this order: both may have the same place.
+        if let Some(before) = &before {
+            self.unindex(Place::of(before));
+        }
+        self.index(place);
+        before
     }
 
     /// Removes an operation.
-    pub(super) fn take(&mut self, digest: &Digest) {
-        let before = self.set(*digest, None);
-        self.before.entry(*digest).or_insert(before);
+    pub(super) fn take(&mut self, digest: &Digest) -> Option<OpenOperation> {
+        let before = self.entries.remove(digest)?;
+        self.unindex(Place::of(&before));
+        Some(before)
     }
 
     /// Marks an operation whose record cannot be read.
@@ -121,59 +151,38 @@ impl OpenOperations {
         self.damaged.insert(prefix);
     }
 
-    /// Whether the open transaction changed this operation.
-    pub(super) fn is_changed(&self, digest: &Digest) -> bool {
-        self.before.contains_key(digest)
+    fn index(&mut self, place: Place) {
+        self.due.extend(place.due);
+        self.released.extend(place.released);
+        self.running += usize::from(place.is_running);
     }
 
-    /// Whether the open transaction changed anything.
-    pub(super) fn has_changes(&self) -> bool {
-        !self.before.is_empty()
+    fn unindex(&mut self, place: Place) {
+        if let Some(due) = place.due {
+            self.due.remove(&due);
+        }
+        if let Some(released) = place.released {
+            self.released.remove(&released);
+        }
+        self.running -= usize::from(place.is_running);
     }
+}
 
-    /// The transaction is durable.
-    pub(super) fn keep(&mut self) {
-        self.before.clear();
-    }
+/// Where an operation is listed besides its digest.
+struct Place {
+    due: Option<(Timestamp, u64, Digest)>,
+    released: Option<(Timestamp, Digest)>,
+    is_running: bool,
+}
 
-    /// The transaction failed: all is as it was before it.
-    pub(super) fn undo(&mut self) {
-        for (digest, before) in std::mem::take(&mut self.before) {
-            self.set(digest, before);
-        }
-    }
-
-    fn set(&mut self, digest: Digest, operation: Option<OpenOperation>) -> Option<OpenOperation> {
-        let before = self.entries.remove(&digest);
-        if let Some(before) = &before {
-            self.unindex(before);
-        }
-        if let Some(operation) = operation {
-            self.index(&operation);
-            self.entries.insert(digest, operation);
-        }
-        before
-    }
-
-    fn index(&mut self, operation: &OpenOperation) {
-        if let Some(due) = operation.record.due_at() {
-            self.due
-                .insert((due, operation.row, operation.record.digest));
-        }
-        if operation.record.state == State::Released {
-            self.released
-                .insert((operation.record.until, operation.record.digest));
-        }
-    }
-
-    fn unindex(&mut self, operation: &OpenOperation) {
-        if let Some(due) = operation.record.due_at() {
-            self.due
-                .remove(&(due, operation.row, operation.record.digest));
-        }
-        if operation.record.state == State::Released {
-            self.released
-                .remove(&(operation.record.until, operation.record.digest));
+impl Place {
+    fn of(operation: &OpenOperation) -> Self {
+        let record = &operation.record;
+        let due = record.due_at();
+        Self {
+            due: due.map(|due| (due, operation.row, record.digest)),
+            released: (record.state == State::Released).then_some((record.until, record.digest)),
+            is_running: record.state == State::Running,
         }
     }
 }

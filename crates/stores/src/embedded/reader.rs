@@ -1,18 +1,23 @@
-//! Reading the file beside the writer: a few connections, used on blocking threads.
+//! Reading the file beside the writer: a few threads with a connection each, so that no
+//! thread that serves requests waits for the disk.
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 
 use bytes::Bytes;
 use onceward_core::record::{Record, State};
-use onceward_core::store::{Collection, Cursor, Filter, PAGE_MAX, Page, PageRequest, SortOrder};
+use onceward_core::store::{
+    Collection, Cursor, Filter, PAGE_MAX, Page, PageRequest, SortOrder, StoreError,
+};
 use onceward_core::wire;
 use rusqlite::{Connection, OptionalExtension, params};
-use tokio::sync::Semaphore;
 
 use super::bucket::BucketEnd;
 use super::error::{Error, Result};
 use super::finished;
+use super::mailbox::{Outbox, responder};
 use super::{Shared, file, sql};
 use crate::OpenError;
 use crate::lookup::Lookup;
@@ -20,28 +25,49 @@ use crate::lookup::Lookup;
 /// How many reads of the file run at a time.
 const READERS: usize = 4;
 
-/// The connections that read.
+/// The threads that read. Dropping them ends them.
 pub(super) struct Readers {
-    pool: Arc<Mutex<Vec<Connection>>>,
-    free: Arc<Semaphore>,
-    shared: Arc<Shared>,
+    reads: Option<Sender<Read>>,
+    threads: Vec<JoinHandle<()>>,
 }
 
+/// A read of the file, with the way of its answer.
+type Read = Box<dyn FnOnce(&Connection, &Shared) + Send>;
+
 impl Readers {
-    /// Opens the connections.
-    pub(super) fn open(path: &Path, shared: Arc<Shared>) -> Result<Self, OpenError> {
-        let pool: Result<Vec<_>, _> = (0..READERS).map(|_| file::open_reader(path)).collect();
+    /// Starts the threads.
+    pub(super) fn start(
+        path: &Path,
+        vfs: Option<&str>,
+        shared: Arc<Shared>,
+    ) -> Result<Self, OpenError> {
+        let (reads, inbox) = channel();
+        let inbox = Arc::new(Mutex::new(inbox));
+        let mut threads = Vec::with_capacity(READERS);
+        for _ in 0..READERS {
+            let (db, inbox, shared) =
+                (file::open_reader(path, vfs)?, inbox.clone(), shared.clone());
+            let thread = std::thread::Builder::new()
+                .name("onceward-reader".into())
+                .spawn(move || run(&db, &shared, &inbox))
+                .map_err(|source| OpenError::Thread { source })?;
+            threads.push(thread);
+        }
         Ok(Self {
-            pool: Arc::new(Mutex::new(pool?)),
-            free: Arc::new(Semaphore::new(READERS)),
-            shared,
+            reads: Some(reads),
+            threads,
         })
     }
 
     /// The newest record of a finished operation. It is offered to the cache.
-    pub(super) async fn find(&self, lookup: Lookup) -> Result<Option<Arc<Record>>> {
+    pub(super) async fn find(&self, lookup: Lookup) -> Result<Option<Arc<Record>>, StoreError> {
         self.read(move |db, shared| {
+            // In this order: what is superseded from now on is also removed from now on,
+            // so that an older record is not cached.
             let removals = shared.hot_replies.removals();
+            if shared.superseded.contains(lookup.prefix()) {
+                return Ok(None);
+            }
             let found = finished::find(db, &shared.buckets, lookup, shared.clock.now())?;
             let record = found.map(|found| found.record);
             // A record whose reply was swept early is not cached.
@@ -56,7 +82,7 @@ impl Readers {
     }
 
     /// A page of a listing, from one snapshot of the file.
-    pub(super) async fn list(&self, filter: Filter, ask: PageRequest) -> Result<Page> {
+    pub(super) async fn list(&self, filter: Filter, ask: PageRequest) -> Result<Page, StoreError> {
         self.read(move |db, shared| {
             let snapshot = db.unchecked_transaction()?;
             PageReader::new(&filter, ask).read_all(&snapshot, shared)
@@ -65,7 +91,11 @@ impl Readers {
     }
 
     /// A document of the registry.
-    pub(super) async fn document(&self, sheet: Collection, name: String) -> Result<Option<Bytes>> {
+    pub(super) async fn document(
+        &self,
+        sheet: Collection,
+        name: String,
+    ) -> Result<Option<Bytes>, StoreError> {
         self.read(move |db, _| {
             let mut statement = db.prepare_cached(sql::DOCUMENT_READ)?;
             let row = params![sheet.as_str(), name.as_bytes()];
@@ -83,7 +113,7 @@ impl Readers {
         order: SortOrder,
         after: Option<String>,
         limit: usize,
-    ) -> Result<Vec<(String, Bytes)>> {
+    ) -> Result<Vec<(String, Bytes)>, StoreError> {
         self.read(move |db, _| read_documents(db, sheet, order, after, limit))
             .await
     }
@@ -91,19 +121,42 @@ impl Readers {
     async fn read<T: Send + 'static>(
         &self,
         act: impl FnOnce(&Connection, &Shared) -> Result<T> + Send + 'static,
-    ) -> Result<T> {
-        let free = self.free.clone().acquire_owned().await;
-        let free = free.map_err(|_| Error::Closed)?;
-        let pool = self.pool.clone();
-        let shared = self.shared.clone();
-        let read = tokio::task::spawn_blocking(move || {
-            let db = lock(&pool).pop().ok_or(Error::Closed)?;
-            let result = act(&db, &shared);
-            lock(&pool).push(db);
-            drop(free);
-            result
-        });
-        read.await.map_err(|_| Error::Closed)?
+    ) -> Result<T, StoreError> {
+        let (to, answered) = responder();
+        let read = move |db: &Connection, shared: &Shared| {
+            if to.is_gone() {
+                return;
+            }
+            let mut outbox = Outbox::default();
+            outbox.add(to, act(db, shared));
+            outbox.send();
+        };
+        let reads = self.reads.as_ref().ok_or(Error::Closed)?;
+        reads.send(Box::new(read)).map_err(|_| Error::Closed)?;
+        answered.await.map_err(|_| Error::Closed)?
+    }
+}
+
+impl Drop for Readers {
+    fn drop(&mut self) {
+        self.reads = None;
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("reader thread of the embedded store panicked");
+            }
+        }
+    }
+}
+
+/// Reads what comes, until the store closes.
+fn run(db: &Connection, shared: &Shared, inbox: &Mutex<Receiver<Read>>) {
+    loop {
+        // One thread waits for the next read, and all others for that thread.
+        let next = inbox.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        match next {
+            Ok(read) => read(db, shared),
+            Err(_) => return,
+        }
     }
 }
 
@@ -133,10 +186,6 @@ fn read_documents(
         documents.push((name, body.into()));
     }
     Ok(documents)
-}
-
-fn lock(pool: &Mutex<Vec<Connection>>) -> MutexGuard<'_, Vec<Connection>> {
-    pool.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The newest records that match, gathered table by table.

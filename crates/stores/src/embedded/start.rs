@@ -1,28 +1,38 @@
-//! Opening: the small tables are read into memory, and the leases of the previous
-//! process end.
+//! Opening: the small tables and the end of the log are read into memory, and the
+//! leases of the previous process end.
 //!
 //! The time this takes does not depend on the number of finished operations; their
 //! filters are loaded afterwards, by a separate thread.
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use onceward_core::clock::Timestamp;
-use onceward_core::record::State;
+use onceward_core::entropy::Entropy;
+use onceward_core::record::State as RecordState;
 use onceward_core::wire;
-use rusqlite::Connection;
+use rusqlite::{Connection, params};
 
 use super::bucket::{BucketEnd, Buckets, Family, OperationBucket, ReplyBucket, Tally};
-use super::checkpoint::Checkpointer;
+use super::disk::Disk;
+use super::effect::Effect;
 use super::error::{Error, Result};
 use super::filter::Filter;
-use super::open_operations::{OpenOperation, OpenOperations};
+use super::log::{self, Entry, LogError, LogIdentity, Recovered};
+use super::open_operations::{OpenOperation, OpenOperations, StoredRequest};
+use super::state::State;
 use super::steps::Steps;
-use super::transaction::Transaction;
 use super::{Shared, file, index, sql};
 use crate::OpenError;
+
+/// Numbers that a new log leaves out: an earlier log, which is gone, may have used
+/// them.
+const NUMBERS_SKIPPED: i64 = 1 << 32;
+/// The size from which leases that ended are written before there are more.
+const BATCH_BYTES: u64 = 1 << 20;
 
 /// The latest time that was noted.
 pub(super) fn latest(db: &Connection) -> Result<Timestamp> {
@@ -30,49 +40,123 @@ pub(super) fn latest(db: &Connection) -> Result<Timestamp> {
     Ok(Timestamp::from_unix_ms(latest.cast_unsigned()))
 }
 
-/// Reads the writer's state from the file, and ends earlier leases.
-pub(super) fn load(
-    db: Connection,
-    checkpointer: Checkpointer,
-    shared: &Arc<Shared>,
-) -> Result<Steps> {
-    let last: i64 = db.query_row(sql::SEQUENCE_READ, [], |row| row.get(0))?;
-    load_buckets(&db, &shared.buckets)?;
-    let open_operations = load_open_operations(&db)?;
-    let transaction = Transaction::new(
-        db,
-        shared.buckets.clone(),
-        last.cast_unsigned(),
-        checkpointer,
-    );
-    let mut steps = Steps::new(transaction, open_operations, shared.clone());
-    lose_leases(&mut steps, shared.clock.now())?;
-    Ok(steps)
+/// The log of a database: its identity, and the last batch that is in the database.
+pub(super) fn log_of(db: &Connection) -> Result<Option<(LogIdentity, u64)>> {
+    let (log, filled): (Option<Vec<u8>>, i64) =
+        db.query_row(sql::LOG_READ, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let Some(log) = log else {
+        return Ok(None);
+    };
+    let identity = log.try_into().map_err(|_| LogError::Missing)?;
+    let identity = LogIdentity(u128::from_be_bytes(identity));
+    Ok(Some((identity, filled.cast_unsigned())))
 }
 
-fn load_buckets(db: &Connection, buckets: &Buckets) -> Result<()> {
+/// Reads the log of the database, or begins one for a database that has none: it is
+/// new, of an earlier layout, or a copy without its log.
+pub(super) fn open_log(
+    db: &Connection,
+    disk: Arc<dyn Disk>,
+    directory: &Path,
+) -> Result<Recovered> {
+    if let Some((identity, filled)) = log_of(db)? {
+        return Ok(log::recover(disk, directory, identity, filled)?);
+    }
+    let entropy = Entropy::system().map_err(|source| LogError::File {
+        path: directory.into(),
+        source,
+    })?;
+    let identity = LogIdentity(entropy.next_u128());
+    let log = log::create(disk, directory, identity)?;
+    // The database names its log once that is there, and before anything is in it.
+    let name = identity.0.to_be_bytes();
+    db.execute(sql::LOG_BEGIN, params![&name[..], NUMBERS_SKIPPED])?;
+    Ok(Recovered {
+        log,
+        entries: Vec::new(),
+        time: Timestamp::default(),
+    })
+}
+
+/// What the start read.
+pub(super) struct Loaded {
+    pub(super) steps: Steps,
+    /// The last batch that is in the database.
+    pub(super) filled: u64,
+    /// The highest row of a finished operation.
+    pub(super) last_row: u64,
+}
+
+/// Reads the writer's state from the database and the log, and ends earlier leases.
+pub(super) fn load(
+    db: &Connection,
+    reader: Connection,
+    recovered: Recovered,
+    shared: &Arc<Shared>,
+) -> Result<Loaded> {
+    let reserved: i64 = db.query_row(sql::SEQUENCE_READ, [], |row| row.get(0))?;
+    let filled = log_of(db)?.map_or(0, |(_, filled)| filled);
+    let last_row = load_buckets(db, &shared.buckets)?;
+    let open_operations = load_open_operations(db)?;
+    let superseded = shared.superseded.clone();
+    let mut state = State::new(open_operations, reserved.cast_unsigned(), superseded);
+    replay(&mut state, recovered.entries)?;
+    let mut steps = Steps::new(recovered.log, state, reader, shared.clone());
+    steps.latest = recovered.time;
+    lose_leases(&mut steps, shared.clock.now())?;
+    Ok(Loaded {
+        steps,
+        filled,
+        last_row,
+    })
+}
+
+/// Takes the effects that the database lacks. What a later entry overwrites whole is
+/// not decoded.
+fn replay(state: &mut State, entries: Vec<Entry>) -> Result<()> {
+    let mut last = HashMap::new();
+    for (place, entry) in entries.iter().enumerate() {
+        if let Some(digest) = entry.digest() {
+            last.insert(digest, place);
+        }
+    }
+    for (place, entry) in entries.into_iter().enumerate() {
+        let is_last = |digest| last.get(&digest).is_none_or(|last| *last == place);
+        if entry.is_overwritten_whole() && !entry.digest().is_none_or(is_last) {
+            continue;
+        }
+        state.take(entry.decode()?);
+    }
+    Ok(())
+}
+
+/// Returns the highest row.
+fn load_buckets(db: &Connection, buckets: &Buckets) -> Result<u64> {
+    let mut last_row = 0;
     for (end, tally) in read_buckets(db, Family::Operations)? {
         let bucket = OperationBucket::new(end, tally, Filter::unread(tally.rows));
-        load_tail(db, &bucket)?;
+        last_row = last_row.max(load_tail(db, &bucket)?);
         buckets.add_operations(Arc::new(bucket));
     }
     for (end, _) in read_buckets(db, Family::Replies)? {
         buckets.add_replies(Arc::new(ReplyBucket::new(end)));
     }
-    Ok(())
+    Ok(last_row)
 }
 
-/// The rows that are in no leaf yet.
-fn load_tail(db: &Connection, bucket: &OperationBucket) -> Result<()> {
+/// Reads the rows that are in no leaf yet; returns the highest row of the bucket.
+fn load_tail(db: &Connection, bucket: &OperationBucket) -> Result<u64> {
+    let mut last_row = bucket.tally().sealed;
     let mut statement = db.prepare(&bucket.read_tail)?;
-    let mut rows = statement.query([bucket.tally().sealed.cast_signed()])?;
+    let mut rows = statement.query([last_row.cast_signed()])?;
     while let Some(row) = rows.next()? {
         let id: i64 = row.get(0)?;
         let prefix: i64 = row.get(1)?;
         bucket.filter.add(prefix.cast_unsigned());
         bucket.tail.add(prefix.cast_unsigned(), id.cast_unsigned());
+        last_row = last_row.max(id.cast_unsigned());
     }
-    Ok(())
+    Ok(last_row)
 }
 
 fn read_buckets(db: &Connection, family: Family) -> Result<Vec<(BucketEnd, Tally)>> {
@@ -102,33 +186,45 @@ fn load_open_operations(db: &Connection) -> Result<OpenOperations> {
         let request: Option<i64> = row.get(2)?;
         let bytes = row.get_ref(3)?.as_blob().map_err(rusqlite::Error::from)?;
         match wire::decode_record(bytes, || Ok(None)) {
-            Ok(record) => open_operations.put(OpenOperation {
-                row: id.cast_unsigned(),
-                request: request.map(i64::cast_unsigned),
-                record: Arc::new(record),
-            }),
+            Ok(record) => {
+                open_operations.put(OpenOperation {
+                    row: id.cast_unsigned(),
+                    record: Arc::new(record),
+                    request: request.map(|row| StoredRequest {
+                        row: row.cast_unsigned(),
+                        body: None,
+                        is_filled: true,
+                    }),
+                    filled_row: Some(id.cast_unsigned()),
+                    is_changed: false,
+                });
+            }
             Err(error) => {
                 tracing::error!(%error, row = id, "record of an open operation is damaged; its key is refused");
                 open_operations.mark_damaged(prefix.cast_unsigned());
             }
         }
     }
-    open_operations.keep();
     Ok(open_operations)
 }
 
 /// The process that held the leases has ended, because this one has the lock.
 fn lose_leases(steps: &mut Steps, now: Timestamp) -> Result<()> {
+    let is_running = |open: &&OpenOperation| open.record.state == RecordState::Running;
     let running: Vec<OpenOperation> = steps
-        .open_operations
+        .state
+        .open
         .iter()
-        .filter(|operation| operation.record.state == State::Running)
+        .filter(is_running)
         .cloned()
         .collect();
     for operation in running {
         match operation.record.without_holder(now) {
-            Some(record) => steps.rewrite(&operation, record)?,
-            None => steps.forget_open(&operation)?,
+            Some(record) => steps.rewrite(&operation, record),
+            None => steps.record(Effect::Closed(operation.record.digest)),
+        }
+        if steps.log.batch_bytes() >= BATCH_BYTES {
+            steps.commit()?;
         }
     }
     steps.commit()
@@ -143,8 +239,12 @@ pub(super) struct FilterLoader {
 
 impl FilterLoader {
     /// Starts the thread.
-    pub(super) fn start(path: &Path, shared: Arc<Shared>) -> Result<Self, OpenError> {
-        let db = file::open_reader(path)?;
+    pub(super) fn start(
+        path: &Path,
+        vfs: Option<&str>,
+        shared: Arc<Shared>,
+    ) -> Result<Self, OpenError> {
+        let db = file::open_reader(path, vfs)?;
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
         let thread = std::thread::Builder::new()

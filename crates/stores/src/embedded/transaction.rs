@@ -1,46 +1,40 @@
-//! The writer's transaction. The first write begins it; what a failed commit must
-//! undo in memory is kept with it.
+//! Filling the database: one transaction per fill or slice of a sweep. What a failed
+//! transaction must undo in memory is kept with it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use onceward_core::clock::Timestamp;
 use onceward_core::record::Record;
-use onceward_core::store::{Added, Collection};
 use onceward_core::wire;
-use rusqlite::{Connection, OptionalExtension as _, params};
+use rusqlite::{CachedStatement, Connection, OptionalExtension as _, params};
 
 use super::bucket::{BucketEnd, Buckets, Family, OperationBucket, ReplyBucket, Tally};
-use super::checkpoint::{self, Checkpointer};
+use super::effect::{DocumentChange, Unkept};
 use super::error::{Error, Result};
 use super::filter::Filter;
-use super::finished::FinishedOperation;
-use super::open_operations::OpenOperation;
+use super::index::{self, Merge};
+use super::overlay::{UnfilledOperation, UnfilledRequest};
 use super::sql;
-use crate::checksum::unseal;
+use super::state::{Changes, OpenedRow};
 
-/// How many numbers are reserved at a time, so that the mark in the file is
-/// written rarely.
-const NUMBERS_RESERVED: u64 = 1 << 16;
+/// Pages that are not counted as room: indexes, and tables that begin.
+const PAGES_SPARE: u64 = 8;
+const PAGE_BYTES: u64 = 4096;
 
-/// The file as the writer uses it: one transaction after the other.
+/// The database, as the filler uses it: one transaction after the other.
 pub(super) struct Transaction {
     db: Connection,
     buckets: Arc<Buckets>,
-    /// The last number that was assigned.
-    last: u64,
-    /// Numbers up to this one may be assigned.
-    reserved: u64,
-    open: Option<Undo>,
-    checkpointer: Checkpointer,
+    undo: Undo,
+    /// The highest row that was written.
+    last_row: u64,
+    seals: u64,
 }
 
 /// Changes in memory to undo if the open transaction fails.
 #[derive(Default)]
 struct Undo {
-    rows: usize,
-    reserved_before: u64,
     tallies_before: BTreeMap<BucketEnd, (Arc<OperationBucket>, Tally)>,
     operation_buckets_made: Vec<BucketEnd>,
     reply_buckets_made: Vec<BucketEnd>,
@@ -49,254 +43,54 @@ struct Undo {
 }
 
 impl Transaction {
-    /// The transaction of an opened file. Every number up to `last` may have been
-    /// assigned.
-    pub(super) fn new(
-        db: Connection,
-        buckets: Arc<Buckets>,
-        last: u64,
-        checkpointer: Checkpointer,
-    ) -> Self {
+    /// The transactions of an opened file, in which all rows are up to `last_row`.
+    pub(super) fn new(db: Connection, buckets: Arc<Buckets>, last_row: u64) -> Self {
         Self {
             db,
             buckets,
-            last,
-            reserved: last,
-            open: None,
-            checkpointer,
+            undo: Undo::default(),
+            last_row,
+            seals: 0,
         }
     }
 
-    /// Merges the log into the file and seals all tails, so that the next start reads
-    /// neither.
-    pub(super) fn close(mut self, now: Timestamp) -> Result<()> {
+    /// Writes changes.
+    pub(super) fn fill(&mut self, changes: &Changes) -> Result<()> {
+        self.run(|own| own.write_changes(changes))
+    }
+
+    /// Seals all tails and moves SQLite's log into the file, so that the next start
+    /// reads neither.
+    pub(super) fn close(mut self) -> Result<()> {
         let tails = with_tails(&self.buckets, |_| true);
-        self.note_time(now)?;
-        self.seal_and_commit(&tails)?;
-        drop(self.checkpointer);
+        self.run(|own| own.seal_all(&tails))?;
         self.db.query_row(sql::CHECKPOINT_ALL, [], |_| Ok(()))?;
         Ok(())
     }
 
-    /// Notes the time, so that no later process starts with an earlier one.
-    pub(super) fn note_time(&mut self, now: Timestamp) -> Result<()> {
-        let now = i64::try_from(now.unix_ms()).unwrap_or(i64::MAX);
-        self.write(sql::LATEST_RAISE, [now])?;
-        Ok(())
+    /// Moves SQLite's log into the file and syncs it, as far as no reader still needs
+    /// it. Whether all of it was moved.
+    pub(super) fn checkpoint(&self) -> Result<bool> {
+        let mut statement = self.db.prepare_cached(sql::CHECKPOINT)?;
+        let moved = statement.query_row([], |row| {
+            let (is_busy, pages, moved): (i64, i64, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
+            Ok(is_busy == 0 && pages == moved)
+        });
+        Ok(moved?)
     }
 
-    /// Whether anything was written since the last commit.
-    pub(super) fn has_changes(&self) -> bool {
-        self.open.is_some()
-    }
-
-    /// The connection, for reads within the open transaction.
-    pub(super) fn db(&self) -> &Connection {
-        &self.db
-    }
-
-    /// The next number: a fence, and the position of a change in listings.
-    pub(super) fn next(&mut self) -> Result<u64> {
-        // `last` may be above the mark: a transaction that raised the mark may have
-        // failed, and its numbers are not assigned again.
-        if self.last >= self.reserved {
-            let reserved = self.last + NUMBERS_RESERVED;
-            self.write(sql::SEQUENCE_RAISE, [reserved.cast_signed()])?;
-            self.reserved = reserved;
-        }
-        self.last += 1;
-        Ok(self.last)
-    }
-
-    /// Writes an open operation into its row.
-    pub(super) fn insert_open(&mut self, operation: &OpenOperation) -> Result<()> {
-        let record = &operation.record;
-        self.write(
-            sql::OPEN_INSERT,
-            params![
-                operation.row.cast_signed(),
-                record.digest.prefix().cast_signed(),
-                record.identity.caller.tenant(),
-                record.identity.caller.project(),
-                record.identity.endpoint.as_str(),
-                record.identity.key.as_str(),
-                record.state.as_str(),
-                record.created_at.unix_ms().cast_signed(),
-                operation.request.map(u64::cast_signed),
-                wire::encode_record(record),
-            ],
-        )?;
-        Ok(())
-    }
-
-    /// Writes an open operation over its row.
-    pub(super) fn update_open(&mut self, operation: &OpenOperation) -> Result<()> {
-        let row = operation.row.cast_signed();
-        let bytes = wire::encode_record(&operation.record);
-        self.write(
-            sql::OPEN_UPDATE,
-            params![row, operation.record.state.as_str(), bytes],
-        )?;
-        Ok(())
-    }
-
-    /// Deletes an open operation's row; its request stays.
-    pub(super) fn delete_open(&mut self, operation: &OpenOperation) -> Result<()> {
-        self.write(sql::OPEN_DELETE, [operation.row.cast_signed()])?;
-        Ok(())
-    }
-
-    /// Writes the sealed request of an operation to be delivered.
-    pub(super) fn insert_request(&mut self, row: u64, sealed: &[u8]) -> Result<()> {
-        self.write(sql::REQUEST_INSERT, params![row.cast_signed(), sealed])?;
-        Ok(())
-    }
-
-    /// Reads the request of a queued operation. A missing request is damage of this
-    /// operation alone.
-    pub(super) fn read_request(&self, row: Option<u64>) -> Result<Bytes> {
-        let row = row.ok_or(Error::NoRequest)?;
-        let mut statement = self.db.prepare_cached(sql::REQUEST_READ)?;
-        let sealed: Option<Vec<u8>> = statement
-            .query_row([row.cast_signed()], |row| row.get(0))
-            .optional()
-            .map_err(Error::from_read)?;
-        Ok(unseal(sealed.ok_or(Error::NoRequest)?)?)
-    }
-
-    /// Deletes a request.
-    pub(super) fn delete_request(&mut self, row: u64) -> Result<()> {
-        self.write(sql::REQUEST_DELETE, [row.cast_signed()])?;
-        Ok(())
-    }
-
-    /// Writes a finished operation into its buckets, with its encoded reply and the
-    /// request in this row.
-    pub(super) fn insert_finished(
-        &mut self,
-        row: u64,
-        record: &Record,
-        reply: Option<&[u8]>,
-        request: Option<u64>,
-    ) -> Result<()> {
-        let (Some(end), Some(over), Some(expired)) = (
-            BucketEnd::of_record(record),
-            record.over_at(),
-            record.expires_at(),
-        ) else {
-            return Ok(());
+    /// How many bytes the file may still grow by; `None` if only the disk limits it.
+    pub(super) fn room(&self, pages_max: Option<u32>) -> Result<Option<u64>> {
+        let Some(max) = pages_max else {
+            return Ok(None);
         };
-        let bucket = self.operation_bucket(end)?;
-        let request = request.map(u64::cast_signed);
-        let apart = BucketEnd::of(expired, record.terms.retention);
-        if apart == bucket.end || (reply.is_none() && request.is_none()) {
-            self.insert_finished_row(&bucket, row, record, None, reply, request)?;
-        } else {
-            let replies = self.reply_bucket(apart)?;
-            self.write(&replies.insert, params![row.cast_signed(), reply, request])?;
-            self.insert_finished_row(&bucket, row, record, Some(apart), None, None)?;
-        }
-        bucket.filter.add(record.digest.prefix());
-        bucket.tail.add(record.digest.prefix(), row);
-        self.count(&bucket, bucket.tally().with(over));
-        Ok(())
-    }
-
-    fn insert_finished_row(
-        &mut self,
-        bucket: &OperationBucket,
-        row: u64,
-        record: &Record,
-        replied: Option<BucketEnd>,
-        reply: Option<&[u8]>,
-        request: Option<i64>,
-    ) -> Result<()> {
-        self.write(
-            &bucket.insert,
-            params![
-                row.cast_signed(),
-                record.digest.prefix().cast_signed(),
-                record.identity.caller.tenant(),
-                record.identity.caller.project(),
-                record.identity.endpoint.as_str(),
-                record.identity.key.as_str(),
-                record.state.as_str(),
-                record.created_at.unix_ms().cast_signed(),
-                over_ms(record),
-                replied.map(|end| end.0.cast_signed()),
-                wire::encode_record(record),
-                reply,
-                request,
-            ],
-        )?;
-        Ok(())
-    }
-
-    /// Deletes a finished operation with its reply and request.
-    pub(super) fn delete_finished(&mut self, found: &FinishedOperation) -> Result<()> {
-        let row = [found.row.cast_signed()];
-        self.write(&found.bucket.delete, row)?;
-        if let Some(replies) = self.replies_of(found) {
-            self.write(&replies.delete, row)?;
-        }
-        self.count(&found.bucket, found.bucket.tally().without(1));
-        Ok(())
-    }
-
-    /// Writes a document, in place of the one of that name.
-    pub(super) fn put_document(
-        &mut self,
-        sheet: Collection,
-        name: &str,
-        body: &[u8],
-    ) -> Result<()> {
-        self.write(
-            sql::DOCUMENT_PUT,
-            params![sheet.as_str(), name.as_bytes(), body],
-        )?;
-        Ok(())
-    }
-
-    /// Writes a document unless there is one of that name.
-    pub(super) fn add_document(
-        &mut self,
-        sheet: Collection,
-        name: &str,
-        body: &[u8],
-    ) -> Result<Added> {
-        let added = self.write(
-            sql::DOCUMENT_ADD,
-            params![sheet.as_str(), name.as_bytes(), body],
-        )?;
-        Ok(if added > 0 { Added::Done } else { Added::Known })
-    }
-
-    /// Deletes a document.
-    pub(super) fn remove_document(&mut self, sheet: Collection, name: &str) -> Result<()> {
-        self.write(
-            sql::DOCUMENT_REMOVE,
-            params![sheet.as_str(), name.as_bytes()],
-        )?;
-        Ok(())
-    }
-
-    /// Moves the request of a finished operation back to the requests, into this
-    /// row; `None` if it has none.
-    pub(super) fn restore_request(
-        &mut self,
-        found: &FinishedOperation,
-        row: u64,
-    ) -> Result<Option<u64>> {
-        let rows = params![found.row.cast_signed(), row.cast_signed()];
-        let restored = match self.replies_of(found) {
-            Some(replies) => self.write(&replies.restore_request, rows)?,
-            None => self.write(&found.bucket.restore_request, rows)?,
+        let count = |name| {
+            self.db
+                .pragma_query_value(None, name, |row| row.get::<_, i64>(0))
         };
-        Ok((restored > 0).then_some(row))
-    }
-
-    fn replies_of(&self, found: &FinishedOperation) -> Option<Arc<ReplyBucket>> {
-        found.replied.and_then(|end| self.buckets.reply(end))
+        let used = count("page_count")? - count("freelist_count")?;
+        let free = u64::from(max).saturating_sub(used.cast_unsigned() + PAGES_SPARE);
+        Ok(Some(free * PAGE_BYTES))
     }
 
     /// Reclaims up to `limit` rows of the first bucket of finished operations
@@ -306,12 +100,14 @@ impl Transaction {
         let Some(bucket) = first.filter(|bucket| bucket.end.is_over(now)) else {
             return Ok(None);
         };
-        let swept = self.write(&bucket.sweep, [limit as i64])?;
-        self.count(&bucket, bucket.tally().without(swept as u64));
-        if swept == 0 && self.write(&bucket.index_sweep, [limit as i64])? == 0 {
-            self.drop_operation_bucket(bucket)?;
-        }
-        Ok(Some(swept))
+        self.run(|own| {
+            let swept = own.write(&bucket.sweep, [limit as i64])?;
+            own.count(&bucket, bucket.tally().without(swept as u64));
+            if swept == 0 && own.write(&bucket.index_sweep, [limit as i64])? == 0 {
+                own.drop_operation_bucket(bucket.clone())?;
+            }
+            Ok(Some(swept))
+        })
     }
 
     /// Reclaims up to `limit` rows of the first bucket of replies that is over;
@@ -321,50 +117,227 @@ impl Transaction {
         let Some(bucket) = first.filter(|bucket| bucket.end.is_over(now)) else {
             return Ok(None);
         };
-        let swept = self.write(&bucket.sweep, [limit as i64])?;
-        if swept == 0 {
-            self.drop_reply_bucket(bucket)?;
-        }
-        Ok(Some(swept))
+        self.run(|own| {
+            let swept = own.write(&bucket.sweep, [limit as i64])?;
+            if swept == 0 {
+                own.drop_reply_bucket(bucket.clone())?;
+            }
+            Ok(Some(swept))
+        })
     }
 
-    /// Makes the open transaction durable. After an error it is undone, in memory and
-    /// in the file.
-    pub(super) fn commit(&mut self) -> Result<()> {
-        let Some(open) = self.open.take() else {
-            return Ok(());
-        };
-        let seals = seals_due(&self.buckets, &open);
-        self.open = Some(open);
-        let committed = self.seal_and_commit(&seals);
-        if committed.is_err() {
-            self.roll_back();
-            return committed;
+    /// Runs one transaction. After an error it is undone, in memory and in the file.
+    fn run<T>(&mut self, write: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+        self.write(sql::BEGIN, [])?;
+        let written = write(self).and_then(|value| {
+            let sealed = self.seal_and_commit()?;
+            Ok((value, sealed))
+        });
+        match written {
+            Ok((value, sealed)) => {
+                for bucket in sealed {
+                    bucket.tail.forget(bucket.tally().sealed);
+                }
+                self.undo = Undo::default();
+                Ok(value)
+            }
+            Err(error) => {
+                self.roll_back();
+                Err(error)
+            }
         }
-        for bucket in seals {
-            bucket.tail.forget(bucket.tally().sealed);
+    }
+
+    fn write_changes(&mut self, changes: &Changes) -> Result<()> {
+        self.delete_rows(sql::OPEN_DELETE, &changes.open_rows_gone)?;
+        self.insert_requests(&changes.opened)?;
+        self.insert_finished(&changes.finished)?;
+        onceward_core::crash_point!("fill-in-transaction");
+        for unkept in &changes.unkept {
+            self.delete_finished(unkept)?;
         }
-        let open = self.open.take();
-        self.checkpointer.count(open.map_or(0, |open| open.rows));
+        self.delete_rows(sql::REQUEST_DELETE, &changes.requests_gone)?;
+        self.insert_open(&changes.opened)?;
+        for document in &changes.documents {
+            self.change_document(document)?;
+        }
+        let latest = i64::try_from(changes.latest.unix_ms()).unwrap_or(i64::MAX);
+        self.write(
+            sql::FILLED_RAISE,
+            params![
+                changes.through.cast_signed(),
+                changes.reserved.cast_signed(),
+                latest
+            ],
+        )?;
         Ok(())
     }
 
-    fn seal_and_commit(&mut self, seals: &[Arc<OperationBucket>]) -> Result<()> {
-        for bucket in seals {
+    fn delete_rows(&self, delete: &str, rows: &[u64]) -> Result<()> {
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let mut delete = self.db.prepare_cached(delete)?;
+        for row in rows {
+            delete.execute([row.cast_signed()])?;
+        }
+        Ok(())
+    }
+
+    fn insert_requests(&self, opened: &[OpenedRow]) -> Result<()> {
+        let mut insert = self.db.prepare_cached(sql::REQUEST_INSERT)?;
+        for opened in opened {
+            if let (Some(row), Some(body)) = (opened.request, &opened.body) {
+                insert.execute(params![row.cast_signed(), &body[..]])?;
+            }
+        }
+        Ok(())
+    }
+
+    fn insert_open(&self, opened: &[OpenedRow]) -> Result<()> {
+        let mut insert = self.db.prepare_cached(sql::OPEN_INSERT)?;
+        for opened in opened {
+            let record = &opened.record;
+            insert.execute(params![
+                opened.row.cast_signed(),
+                record.digest.prefix().cast_signed(),
+                record.identity.caller.tenant(),
+                record.identity.caller.project(),
+                record.identity.endpoint.as_str(),
+                record.identity.key.as_str(),
+                record.state.as_str(),
+                record.created_at.unix_ms().cast_signed(),
+                opened.request.map(u64::cast_signed),
+                wire::encode_record(record),
+            ])?;
+        }
+        Ok(())
+    }
+
+    /// Most rows go to the bucket of the row before them, so that a statement is looked
+    /// up once for many rows.
+    fn insert_finished(&mut self, operations: &[Arc<UnfilledOperation>]) -> Result<()> {
+        let mut rest = operations;
+        while let Some(first) = rest.first() {
+            let alike = |other: &&Arc<UnfilledOperation>| {
+                (other.end, other.replied) == (first.end, first.replied)
+            };
+            let (run, after) = rest.split_at(rest.iter().take_while(alike).count());
+            let bucket = self.operation_bucket(first.end)?;
+            let replies = match first.replied {
+                Some(end) => Some(self.reply_bucket(end)?),
+                None => None,
+            };
+            let tally = self.insert_run(&bucket, replies.as_deref(), run)?;
+            self.count(&bucket, tally);
+            rest = after;
+        }
+        Ok(())
+    }
+
+    fn insert_run(
+        &mut self,
+        bucket: &OperationBucket,
+        replies: Option<&ReplyBucket>,
+        run: &[Arc<UnfilledOperation>],
+    ) -> Result<Tally> {
+        let mut insert = self.db.prepare_cached(&bucket.insert)?;
+        let mut insert_reply = match replies {
+            Some(replies) => Some(self.db.prepare_cached(&replies.insert)?),
+            None => None,
+        };
+        let mut tally = bucket.tally();
+        let mut last_row = self.last_row;
+        for operation in run {
+            let stored;
+            let request = match &operation.request {
+                UnfilledRequest::None => None,
+                UnfilledRequest::Body(body) => Some(&body[..]),
+                UnfilledRequest::InFile(row) => {
+                    stored = self.read_request(*row)?;
+                    stored.as_deref()
+                }
+            };
+            let reply = operation.reply.as_deref();
+            match &mut insert_reply {
+                Some(insert_reply) => {
+                    let row = operation.row.cast_signed();
+                    insert_reply.execute(params![row, reply, request])?;
+                    insert_operation(&mut insert, operation, None, None)?;
+                }
+                None => insert_operation(&mut insert, operation, reply, request)?,
+            }
+            let prefix = operation.record.digest.prefix();
+            bucket.filter.add(prefix);
+            bucket.tail.add(prefix, operation.row);
+            last_row = last_row.max(operation.row);
+            if let Some(over) = operation.record.over_at() {
+                tally = tally.with(over);
+            }
+        }
+        drop((insert, insert_reply));
+        self.last_row = last_row;
+        Ok(tally)
+    }
+
+    fn read_request(&self, row: u64) -> Result<Option<Vec<u8>>> {
+        let mut statement = self.db.prepare_cached(sql::REQUEST_READ)?;
+        let body = statement.query_row([row.cast_signed()], |row| row.get(0));
+        Ok(body.optional()?)
+    }
+
+    /// Deletes a finished operation with its reply and request. A bucket that is swept
+    /// has it no more.
+    fn delete_finished(&mut self, unkept: &Unkept) -> Result<()> {
+        let row = [unkept.row.cast_signed()];
+        let bucket = self.buckets.operations().get(&unkept.end).cloned();
+        if let Some(bucket) = bucket {
+            let deleted = self.write(&bucket.delete, row)?;
+            self.count(&bucket, bucket.tally().without(deleted as u64));
+        }
+        if let Some(replies) = unkept.replied.and_then(|end| self.buckets.reply(end)) {
+            self.write(&replies.delete, row)?;
+        }
+        Ok(())
+    }
+
+    fn change_document(&self, change: &DocumentChange) -> Result<()> {
+        let (sheet, name) = (change.sheet.as_str(), change.name.as_bytes());
+        match &change.body {
+            Some(body) => self.write(sql::DOCUMENT_PUT, params![sheet, name, &body[..]])?,
+            None => self.write(sql::DOCUMENT_REMOVE, params![sheet, name])?,
+        };
+        Ok(())
+    }
+
+    /// Ends the transaction; returns the buckets whose tails were sealed.
+    fn seal_and_commit(&mut self) -> Result<Vec<Arc<OperationBucket>>> {
+        let seals = seals_due(&self.buckets, &self.undo);
+        self.seal_all(&seals)?;
+        self.write_tallies()?;
+        onceward_core::crash_point!("fill-before-commit");
+        self.write(sql::COMMIT, [])?;
+        onceward_core::crash_point!("fill-after-commit");
+        Ok(seals)
+    }
+
+    fn seal_all(&mut self, buckets: &[Arc<OperationBucket>]) -> Result<()> {
+        for bucket in buckets {
             self.seal(bucket)?;
         }
-        match &self.open {
-            Some(open) => self.count_and_commit(open),
-            None => Ok(()),
-        }
+        Ok(())
     }
 
     /// Writes the tail of a bucket into its index.
     fn seal(&mut self, bucket: &Arc<OperationBucket>) -> Result<()> {
-        for (id, entries) in bucket.tail.leaves(self.last) {
+        let sealed = self.last_row;
+        for (id, entries) in bucket.tail.leaves(sealed) {
             self.write(&bucket.index_insert, params![id, entries])?;
         }
-        let sealed = self.last;
+        self.seals += 1;
+        for merge in index::merges(self.seals) {
+            self.merge(bucket, &merge)?;
+        }
         self.count(
             bucket,
             Tally {
@@ -375,9 +348,35 @@ impl Transaction {
         Ok(())
     }
 
-    fn count_and_commit(&self, open: &Undo) -> Result<()> {
+    /// Merges leaves of an index, if there are enough.
+    fn merge(&self, bucket: &OperationBucket, merge: &Merge) -> Result<()> {
+        let mut entries = Vec::new();
+        let mut count = 0;
+        let mut statement = self.db.prepare_cached(&bucket.index_find)?;
+        let mut leaves = statement.query(merge.ids)?;
+        while let Some(leaf) = leaves.next()? {
+            let leaf = leaf.get_ref(0)?.as_blob().map_err(rusqlite::Error::from)?;
+            let Ok(leaf) = index::decode(leaf) else {
+                // It stays where it is: only its own keys are unreadable.
+                return Ok(());
+            };
+            entries.extend(leaf);
+            count += 1;
+        }
+        drop(leaves);
+        if count < merge.leaves_min {
+            return Ok(());
+        }
+        self.write(&bucket.index_delete, merge.ids)?;
+        for (id, leaf) in merge.leaves(entries, self.last_row) {
+            self.write(&bucket.index_insert, params![id, leaf])?;
+        }
+        Ok(())
+    }
+
+    fn write_tallies(&self) -> Result<()> {
         let mut count = self.db.prepare_cached(sql::BUCKET_COUNT)?;
-        for (bucket, _) in open.tallies_before.values() {
+        for (bucket, _) in self.undo.tallies_before.values() {
             let tally = bucket.tally();
             count.execute(params![
                 Family::Operations.as_str(),
@@ -387,46 +386,32 @@ impl Transaction {
                 tally.sealed.cast_signed(),
             ])?;
         }
-        onceward_core::crash_point!("store-before-commit");
-        self.db.prepare_cached(sql::COMMIT)?.execute([])?;
-        onceward_core::crash_point!("store-after-commit");
-        Ok(())
-    }
-
-    /// Between two transactions: moves the rest of a long log into the file.
-    pub(super) fn shorten_log(&self) -> Result<()> {
-        if self.checkpointer.is_log_long() {
-            checkpoint::move_log(&self.db)?;
-        }
         Ok(())
     }
 
     /// Undoes the open transaction, in memory and in the file.
-    pub(super) fn roll_back(&mut self) {
-        let Some(open) = self.open.take() else {
-            return;
-        };
+    fn roll_back(&mut self) {
         // SQLite may have rolled back by itself.
         if !self.db.is_autocommit()
             && let Err(error) = self.db.execute_batch(sql::ROLLBACK)
         {
             tracing::error!(%error, "rollback in the embedded store failed");
         }
-        self.reserved = open.reserved_before;
-        for (bucket, tally) in open.tallies_before.into_values() {
+        let undo = std::mem::take(&mut self.undo);
+        for (bucket, tally) in undo.tallies_before.into_values() {
             bucket.set_tally(tally);
         }
         // In this order: a bucket may have been dropped and made anew.
-        for end in open.operation_buckets_made {
+        for end in undo.operation_buckets_made {
             self.buckets.remove_operations(end);
         }
-        for end in open.reply_buckets_made {
+        for end in undo.reply_buckets_made {
             self.buckets.remove_replies(end);
         }
-        for bucket in open.operation_buckets_dropped {
+        for bucket in undo.operation_buckets_dropped {
             self.buckets.add_operations(bucket);
         }
-        for bucket in open.reply_buckets_dropped {
+        for bucket in undo.reply_buckets_dropped {
             self.buckets.add_replies(bucket);
         }
     }
@@ -442,7 +427,7 @@ impl Transaction {
             Filter::empty(),
         ));
         self.make_bucket(Family::Operations, end, &bucket.create)?;
-        self.transaction()?.operation_buckets_made.push(end);
+        self.undo.operation_buckets_made.push(end);
         self.buckets.add_operations(bucket.clone());
         Ok(bucket)
     }
@@ -453,13 +438,12 @@ impl Transaction {
         }
         let bucket = Arc::new(ReplyBucket::new(end));
         self.make_bucket(Family::Replies, end, &bucket.create)?;
-        self.transaction()?.reply_buckets_made.push(end);
+        self.undo.reply_buckets_made.push(end);
         self.buckets.add_replies(bucket.clone());
         Ok(bucket)
     }
 
-    fn make_bucket(&mut self, family: Family, end: BucketEnd, create: &str) -> Result<()> {
-        self.transaction()?;
+    fn make_bucket(&self, family: Family, end: BucketEnd, create: &str) -> Result<()> {
         self.db.execute_batch(create)?;
         let name = params![family.as_str(), end.0.cast_signed()];
         self.write(sql::BUCKET_INSERT, name)?;
@@ -470,18 +454,19 @@ impl Transaction {
         self.drop_bucket(Family::Operations, bucket.end, &bucket.drop)?;
         self.db.execute_batch(&bucket.index_drop)?;
         self.buckets.remove_operations(bucket.end);
-        self.transaction()?.operation_buckets_dropped.push(bucket);
+        self.undo.tallies_before.remove(&bucket.end);
+        self.undo.operation_buckets_dropped.push(bucket);
         Ok(())
     }
 
     fn drop_reply_bucket(&mut self, bucket: Arc<ReplyBucket>) -> Result<()> {
         self.drop_bucket(Family::Replies, bucket.end, &bucket.drop)?;
         self.buckets.remove_replies(bucket.end);
-        self.transaction()?.reply_buckets_dropped.push(bucket);
+        self.undo.reply_buckets_dropped.push(bucket);
         Ok(())
     }
 
-    fn drop_bucket(&mut self, family: Family, end: BucketEnd, drop: &str) -> Result<()> {
+    fn drop_bucket(&self, family: Family, end: BucketEnd, drop: &str) -> Result<()> {
         let name = params![family.as_str(), end.0.cast_signed()];
         self.write(sql::BUCKET_DELETE, name)?;
         self.db.execute_batch(drop)?;
@@ -492,38 +477,49 @@ impl Transaction {
     fn count(&mut self, bucket: &Arc<OperationBucket>, tally: Tally) {
         let before = bucket.tally();
         bucket.set_tally(tally);
-        if let Some(open) = &mut self.open {
-            open.tallies_before
-                .entry(bucket.end)
-                .or_insert_with(|| (bucket.clone(), before));
-        }
+        self.undo
+            .tallies_before
+            .entry(bucket.end)
+            .or_insert_with(|| (bucket.clone(), before));
     }
 
-    fn write(&mut self, sql: &str, params: impl rusqlite::Params) -> Result<usize> {
-        self.transaction()?.rows += 1;
+    fn write(&self, sql: &str, params: impl rusqlite::Params) -> Result<usize> {
         Ok(self.db.prepare_cached(sql)?.execute(params)?)
     }
+}
 
-    /// The open transaction, begun if there is none.
-    fn transaction(&mut self) -> Result<&mut Undo> {
-        if self.open.is_none() {
-            self.db.prepare_cached(sql::BEGIN)?.execute([])?;
-        }
-        let reserved_before = self.reserved;
-        Ok(self.open.get_or_insert_with(|| Undo {
-            reserved_before,
-            ..Undo::default()
-        }))
-    }
+fn insert_operation(
+    insert: &mut CachedStatement<'_>,
+    operation: &UnfilledOperation,
+    reply: Option<&[u8]>,
+    request: Option<&[u8]>,
+) -> Result<(), Error> {
+    let record = &operation.record;
+    insert.execute(params![
+        operation.row.cast_signed(),
+        record.digest.prefix().cast_signed(),
+        record.identity.caller.tenant(),
+        record.identity.caller.project(),
+        record.identity.endpoint.as_str(),
+        record.identity.key.as_str(),
+        record.state.as_str(),
+        record.created_at.unix_ms().cast_signed(),
+        over_ms(record),
+        operation.replied.map(|end| end.0.cast_signed()),
+        &operation.encoded[..],
+        reply,
+        request,
+    ])?;
+    Ok(())
 }
 
 /// The buckets whose tails are to be sealed with this transaction: the long
 /// ones, and where a new bucket takes over those of the buckets before it.
-fn seals_due(buckets: &Buckets, open: &Undo) -> Vec<Arc<OperationBucket>> {
-    if let Some(newest) = open.operation_buckets_made.iter().max() {
+fn seals_due(buckets: &Buckets, undo: &Undo) -> Vec<Arc<OperationBucket>> {
+    if let Some(newest) = undo.operation_buckets_made.iter().max() {
         return with_tails(buckets, |bucket| bucket.end < *newest);
     }
-    let touched = open.tallies_before.values().map(|(bucket, _)| bucket);
+    let touched = undo.tallies_before.values().map(|(bucket, _)| bucket);
     touched
         .filter(|bucket| bucket.tail.is_long())
         .cloned()

@@ -1,10 +1,15 @@
-//! The writer: one thread that owns the connection that writes.
+//! The writer: one thread that takes every step that changes something.
 //!
-//! It runs all waiting commands, up to a limit, in one transaction, and answers
-//! them when one sync has made them durable. Commands that arrive meanwhile wait
-//! for the next transaction, so with more callers each costs less. A command that
-//! depends on nothing uncommitted is answered at once.
+//! It takes all waiting commands, up to a limit, appends their effects to the log as
+//! one batch, and answers them when one sync has made the batch durable. Commands that
+//! arrive meanwhile wait for the next batch, so with more callers each costs less. A
+//! command is answered at once if nothing that it may have seen waits to be durable.
+//!
+//! Now and then the writer hands what has changed to the filler. At the bounds of the
+//! log and of what is not filled, new work waits for the filler; settlements do not.
 
+use std::collections::VecDeque;
+use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -17,38 +22,52 @@ use onceward_core::store::{
     Added, Changed, Claim, ClaimRequest, Collection, Due, Enqueued, Force, Resolution, Stats,
     StoreError,
 };
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 
 use super::Shared;
 use super::error::{Error, Result};
-use super::steps::{Steps, SweepSlice};
+use super::fill::{Filler, Job, SweepSlice};
+use super::log::{ENTRY_BYTES_MAX, SEGMENT_BYTES, Segment};
+use super::mailbox::{Outbox, Responder, responder};
+use super::state::Changes;
+use super::steps::{Reach, Steps};
 use crate::lookup::Lookup;
 
-/// The most commands in one transaction.
-const BATCH_MAX: usize = 512;
+/// The most commands in one batch.
+const BATCH_MAX: usize = 1024;
+/// A batch that is longer is made durable before it takes more.
+const BATCH_BYTES_MAX: u64 = 1 << 20;
 /// The most commands that wait for the writer; further callers wait to enter.
 const WAITING_MAX: usize = 4096;
-
-/// The channel of an answer.
-pub(super) type Responder<T> = oneshot::Sender<Result<T, StoreError>>;
+/// A fill is due when this much has changed.
+const FILL_BYTES: u64 = 8 << 20;
+/// A fill is due when the log has grown by this much.
+const FILL_LOG_BYTES: u64 = SEGMENT_BYTES;
+/// The most changes that are not filled before new work waits.
+const UNFILLED_BYTES_MAX: u64 = 6 * FILL_BYTES;
+/// How many finished operations leave the overlay after a batch.
+const RETIRED_PER_BATCH: usize = 256;
+/// What a running operation needs in the database to settle.
+const SETTLEMENT_BYTES: u64 = 1 << 10;
+/// What it needs in the log, alone in a batch.
+const SETTLEMENT_LOG_BYTES: u64 = ENTRY_BYTES_MAX;
+/// The log's room that settlements have to themselves: however few run, and however
+/// many, because many share their batches.
+const SETTLEMENTS_BYTES: std::ops::RangeInclusive<u64> = (64 << 10)..=(32 << 20);
 
 /// A command for the writer. Replies are already encoded and requests sealed, so
 /// that the one writer spends no time on that.
 pub(super) enum Command {
-    Claim(Box<ClaimRequest>, Responder<Claim>),
+    /// With the count of fills when the key was last known to be absent from the
+    /// database.
+    Claim(Box<ClaimRequest>, Option<u64>, Responder<Claim>),
     Withdraw(Digest, Attempt, Responder<()>),
     Renew(Digest, Fence, Responder<Settled>),
-    Settle(
-        Digest,
-        Fence,
-        Settlement,
-        Option<Vec<u8>>,
-        Responder<Settled>,
-    ),
+    Settle(Digest, Fence, Settlement, Option<Bytes>, Responder<Settled>),
     Get(Lookup, Responder<Option<Arc<Record>>>),
     Show(OperationId, Responder<Option<Arc<Record>>>),
     Touch(Digest, Responder<()>),
-    Enqueue(Box<ClaimRequest>, Vec<u8>, Duration, Responder<Enqueued>),
+    Enqueue(Box<ClaimRequest>, Bytes, Duration, Responder<Enqueued>),
     Due(usize, Responder<Vec<Due>>),
     NextDue(Responder<Option<Timestamp>>),
     Purge(OperationId, Force, Responder<Changed>),
@@ -56,7 +75,7 @@ pub(super) enum Command {
         OperationId,
         Option<Fence>,
         Resolution,
-        Option<Vec<u8>>,
+        Option<Bytes>,
         Responder<Changed>,
     ),
     Resume(OperationId, Responder<Changed>),
@@ -66,28 +85,96 @@ pub(super) enum Command {
     Remove(Collection, String, Responder<()>),
     Sweep(usize, Responder<SweepSlice>),
     Stats(Responder<Stats>),
+    /// Answered when the database has everything up to now.
+    Fill(Responder<()>),
+    /// From the filler: a change has waited long enough.
+    FillDue,
+    /// From the filler: the database has these changes.
+    Filled(Arc<Changes>),
+    /// From the filler: changes could not be written; they are tried again.
+    FillFailed(Arc<Error>),
+    /// From the filler: everything up to this batch is synced into the database file.
+    Checkpointed(u64),
+    /// From the filler: nothing can be given back of the log now.
+    CheckpointFailed(Arc<Error>),
+    /// From the filler: a segment for the log.
+    Spare(io::Result<Segment>),
+}
+
+impl Command {
+    /// How much room a command needs in the log that is new work and waits at the
+    /// bounds; `None` for a command that never waits.
+    fn new_bytes(&self) -> Option<u64> {
+        match self {
+            Self::Claim(..) | Self::Due(..) | Self::Redeliver(..) => Some(ENTRY_BYTES_MAX),
+            Self::Enqueue(_, bytes, ..) | Self::Put(_, _, bytes, _) | Self::Add(_, _, bytes, _) => {
+                Some(ENTRY_BYTES_MAX + bytes.len() as u64)
+            }
+            _ => None,
+        }
+    }
+
+    /// Refuses new work.
+    fn refuse(self, outbox: &mut Outbox, error: Error) {
+        match self {
+            Self::Claim(_, _, to) => outbox.add(to, Err(error)),
+            Self::Enqueue(_, _, _, to) => outbox.add(to, Err(error)),
+            Self::Due(_, to) => outbox.add(to, Err(error)),
+            Self::Redeliver(_, to) => outbox.add(to, Err(error)),
+            Self::Put(_, _, _, to) => outbox.add(to, Err(error)),
+            Self::Add(_, _, _, to) => outbox.add(to, Err(error)),
+            _ => {}
+        }
+    }
+
+    /// Whether its caller has given up.
+    fn is_abandoned(&self) -> bool {
+        match self {
+            Self::Claim(_, _, to) => to.is_gone(),
+            Self::Enqueue(_, _, _, to) => to.is_gone(),
+            Self::Due(_, to) => to.is_gone(),
+            Self::Redeliver(_, to) => to.is_gone(),
+            Self::Put(_, _, _, to) => to.is_gone(),
+            Self::Add(_, _, _, to) => to.is_gone(),
+            _ => false,
+        }
+    }
 }
 
 /// The way to the writer. Dropping it ends the writer, after what waits is done.
 pub(super) struct Writer {
     commands: Option<mpsc::Sender<Command>>,
+    shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Writer {
-    /// Starts the thread.
-    pub(super) fn start(steps: Steps, shared: Arc<Shared>) -> std::io::Result<Self> {
+    /// Starts the thread, and the filler with the way back to the writer.
+    pub(super) fn start(
+        steps: Steps,
+        shared: Arc<Shared>,
+        start_filler: impl FnOnce(mpsc::WeakSender<Command>) -> io::Result<Filler>,
+    ) -> io::Result<Self> {
         let (commands, inbox) = mpsc::channel(WAITING_MAX);
         let thread_state = WriterThread {
+            filler: start_filler(commands.downgrade())?,
             steps,
-            shared,
-            deferred: Vec::new(),
+            shared: shared.clone(),
+            at_once: Outbox::default(),
+            after_commit: Outbox::default(),
+            held: VecDeque::new(),
+            fills: Fills::default(),
+            spare_is_wanted: false,
+            is_reminded: false,
+            is_short: false,
+            is_shaken: false,
         };
         let thread = std::thread::Builder::new()
             .name("onceward-writer".into())
             .spawn(move || thread_state.run(inbox))?;
         Ok(Self {
             commands: Some(commands),
+            shared,
             thread: Some(thread),
         })
     }
@@ -97,9 +184,9 @@ impl Writer {
         &self,
         command: impl FnOnce(Responder<T>) -> Command,
     ) -> Result<T, StoreError> {
-        let (answer, answered) = oneshot::channel();
+        let (to, answered) = responder();
         let commands = self.commands.as_ref().ok_or(Error::Closed)?;
-        let sent = commands.send(command(answer)).await;
+        let sent = commands.send(command(to)).await;
         sent.map_err(|_| Error::Closed)?;
         answered.await.map_err(|_| Error::Closed)?
     }
@@ -108,6 +195,7 @@ impl Writer {
 impl Drop for Writer {
     fn drop(&mut self) {
         self.commands = None;
+        self.shared.set_closing();
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
@@ -116,65 +204,194 @@ impl Drop for Writer {
     }
 }
 
+/// The fills that were handed to the filler.
+#[derive(Default)]
+struct Fills {
+    sent: u64,
+    done: u64,
+    /// How much the fills under way change.
+    bytes: u64,
+    /// The used bytes of the log at the last fill.
+    log_bytes: u64,
+    /// Why the fill under way does not succeed.
+    error: Option<Arc<Error>>,
+    /// Why the log is not given back.
+    checkpoint_error: Option<Arc<Error>>,
+    /// Callers that wait for a fill to be done.
+    waiting: Vec<(u64, Responder<()>)>,
+}
+
 /// The state of the writer's thread.
 struct WriterThread {
     steps: Steps,
     shared: Arc<Shared>,
-    deferred: Vec<Box<dyn Deferred>>,
+    filler: Filler,
+    at_once: Outbox,
+    after_commit: Outbox,
+    /// New work that waits for room.
+    held: VecDeque<Command>,
+    fills: Fills,
+    spare_is_wanted: bool,
+    /// Whether the filler reminds the writer of the next fill.
+    is_reminded: bool,
+    /// Whether there was no room for new work.
+    is_short: bool,
+    /// Whether the filler reported something, so that what is held may go on.
+    is_shaken: bool,
 }
 
 impl WriterThread {
     fn run(mut self, mut inbox: mpsc::Receiver<Command>) {
+        // What was read from the log.
+        if self.steps.state.has_changes() {
+            self.fill();
+        }
         let mut batch = Vec::with_capacity(BATCH_MAX);
         while inbox.blocking_recv_many(&mut batch, BATCH_MAX) > 0 {
             for command in batch.drain(..) {
-                self.perform(command);
+                self.admit(command);
+                if self.steps.log.batch_bytes() >= BATCH_BYTES_MAX {
+                    self.commit();
+                }
+            }
+            if std::mem::take(&mut self.is_shaken) {
+                self.retry_held();
             }
             self.commit();
-            self.shorten_log();
+            self.retire(RETIRED_PER_BATCH);
+            self.fill_if_due();
+            self.want_spare();
         }
+        // The filler must not wait for room in it.
+        drop(inbox);
         self.close();
+    }
+
+    /// Performs a command, unless it is new work and there is no room.
+    fn admit(&mut self, command: Command) {
+        let Some(bytes) = command.new_bytes() else {
+            return self.perform(command);
+        };
+        if let Err(error) = self.shared.check() {
+            return command.refuse(&mut self.at_once, error);
+        }
+        let room = self.room_for(bytes);
+        self.is_short = !matches!(room, Room::Free);
+        match room {
+            Room::Free => self.perform(command),
+            Room::Soon => self.held.push_back(command),
+            Room::None(error) => command.refuse(&mut self.at_once, error),
+        }
+    }
+
+    fn room_for(&self, bytes: u64) -> Room {
+        let running = self.steps.state.open.running() as u64;
+        let unfilled = self.steps.state.unfilled_bytes() + self.fills.bytes;
+        let file = self.shared.room();
+        if file.is_some_and(|file| unfilled + running * SETTLEMENT_BYTES + bytes > file) {
+            return Room::None(Error::Full("the database may not grow".into()));
+        }
+        let reserved = running * SETTLEMENT_LOG_BYTES;
+        let reserved = reserved.clamp(*SETTLEMENTS_BYTES.start(), *SETTLEMENTS_BYTES.end());
+        if self.steps.log.room() >= reserved + bytes && unfilled < UNFILLED_BYTES_MAX {
+            return Room::Free;
+        }
+        let error = self.fills.error.as_ref();
+        match error.or(self.fills.checkpoint_error.as_ref()) {
+            Some(error) => Room::None(Error::Shared(error.clone())),
+            // Every fill gives some back.
+            None => Room::Soon,
+        }
+    }
+
+    /// Admits what was held, in its order.
+    fn retry_held(&mut self) {
+        for command in std::mem::take(&mut self.held) {
+            if !command.is_abandoned() {
+                self.admit(command);
+            }
+        }
     }
 
     fn perform(&mut self, command: Command) {
         match command {
-            Command::Claim(ask, to) => self.step(to, |steps| steps.claim(&ask)),
+            Command::Claim(ask, absent_at, to) => {
+                let reach = match absent_at == Some(self.shared.fills()) {
+                    true => Reach::Memory,
+                    false => Reach::Database,
+                };
+                self.step(to, |steps| steps.claim(&ask, reach));
+            }
             Command::Withdraw(digest, attempt, to) => {
+                // It may wait for room, and must not be granted later.
+                self.held.retain(|held| {
+                    !matches!(held, Command::Claim(ask, ..) if ask.digest == digest && ask.attempt == attempt)
+                });
                 self.step(to, |steps| steps.withdraw(digest, attempt));
             }
             Command::Renew(digest, fence, to) => {
                 self.step(to, |steps| steps.renew(digest, fence));
             }
-            Command::Settle(digest, fence, settlement, reply, to) => self.step(to, |steps| {
-                steps.settle(digest, fence, &settlement, reply.as_deref())
-            }),
+            Command::Settle(digest, fence, settlement, reply, to) => {
+                self.step(to, |steps| steps.settle(digest, fence, &settlement, reply))
+            }
             Command::Get(lookup, to) => self.step(to, |steps| steps.get(lookup)),
             Command::Show(id, to) => self.step(to, |steps| steps.show(id)),
             Command::Touch(digest, to) => self.step(to, |steps| steps.touch(digest)),
             Command::Enqueue(ask, request, after, to) => {
-                self.step(to, |steps| steps.enqueue(&ask, &request, after));
+                self.step(to, |steps| steps.enqueue(&ask, request, after));
             }
             Command::Due(limit, to) => self.step(to, |steps| steps.due(limit)),
             Command::NextDue(to) => self.step(to, |steps| Ok(steps.next_due())),
             Command::Purge(id, force, to) => self.step(to, |steps| steps.purge(id, force)),
             Command::Resolve(id, fence, word, reply, to) => {
-                self.step(to, |steps| {
-                    steps.resolve(id, fence, &word, reply.as_deref())
-                });
+                self.step(to, |steps| steps.resolve(id, fence, &word, reply));
             }
             Command::Resume(id, to) => self.step(to, |steps| steps.resume(id)),
             Command::Redeliver(id, to) => self.step(to, |steps| steps.redeliver(id)),
-            Command::Put(sheet, name, document, to) => {
-                self.step(to, |steps| steps.put_document(sheet, &name, &document));
-            }
+            Command::Put(sheet, name, document, to) => self.step(to, |steps| {
+                steps.put_document(sheet, name, Some(document));
+                Ok(())
+            }),
             Command::Add(sheet, name, document, to) => {
-                self.step(to, |steps| steps.add_document(sheet, &name, &document));
+                self.step(to, |steps| steps.add_document(sheet, name, document));
             }
-            Command::Remove(sheet, name, to) => {
-                self.step(to, |steps| steps.remove_document(sheet, &name));
+            Command::Remove(sheet, name, to) => self.step(to, |steps| {
+                steps.put_document(sheet, name, None);
+                Ok(())
+            }),
+            Command::Sweep(limit, to) => self.sweep(limit, to),
+            Command::Stats(to) => {
+                while self.retire(RETIRED_PER_BATCH) {}
+                self.step(to, |steps| Ok(steps.stats()));
             }
-            Command::Sweep(limit, to) => self.step(to, |steps| steps.sweep(limit)),
-            Command::Stats(to) => self.step(to, |steps| Ok(steps.stats())),
+            Command::Fill(to) => self.fill_for(to),
+            Command::FillDue => {
+                self.is_reminded = false;
+                self.steps.log.try_to_grow();
+                self.fill_all();
+                if self.steps.log.wants_checkpoint() {
+                    self.filler.send(Job::Checkpoint);
+                }
+                self.is_shaken = true;
+            }
+            Command::Filled(changes) => self.filled(changes),
+            Command::FillFailed(error) => self.fill_failed(&error),
+            Command::Checkpointed(through) => {
+                self.fills.checkpoint_error = None;
+                self.steps.log.give_back(through);
+                self.fills.log_bytes = self.fills.log_bytes.min(self.steps.log.used_bytes());
+                self.is_shaken = true;
+            }
+            Command::CheckpointFailed(error) => {
+                self.fills.checkpoint_error = Some(error);
+                self.is_shaken = true;
+            }
+            Command::Spare(spare) => {
+                self.spare_is_wanted = false;
+                self.steps.log.add_spare(spare);
+                self.is_shaken = true;
+            }
         }
     }
 
@@ -185,82 +402,161 @@ impl WriterThread {
         take: impl FnOnce(&mut Steps) -> Result<T>,
     ) {
         if let Err(error) = self.shared.check() {
-            return respond(to, Err(error));
+            return self.at_once.add(to, Err(error));
         }
-        self.steps.begin_step();
-        match take(&mut self.steps) {
-            Ok(value) if self.steps.waits_for_commit() => {
-                self.deferred.push(Box::new(DeferredAnswer { to, value }));
-            }
-            Ok(value) => respond(to, Ok(value)),
-            Err(error) if error.spoils_transaction() => {
-                self.steps.roll_back();
-                let error = self.fail(error);
-                respond(to, Err(Error::RolledBack(error)));
-            }
-            Err(error) => respond(to, Err(error)),
+        let result = take(&mut self.steps);
+        match self.steps.waits_for_commit() {
+            true => self.after_commit.add(to, result),
+            false => self.at_once.add(to, result),
         }
+    }
+
+    /// Released operations are the writer's; all others are the filler's, which must
+    /// have everything that is over.
+    fn sweep(&mut self, limit: usize, to: Responder<SweepSlice>) {
+        if let Err(error) = self.shared.check() {
+            return self.at_once.add(to, Err(error));
+        }
+        let released = self.steps.sweep_released(limit);
+        if released > 0 {
+            let slice = SweepSlice {
+                operations: released,
+                rows: released,
+            };
+            return self.after_commit.add(to, Ok(slice));
+        }
+        self.fill_all();
+        let now = self.steps.now();
+        self.filler.send(Job::Sweep(limit, now, to));
     }
 
     fn commit(&mut self) {
+        self.at_once.send();
+        // After a failure nothing is written any more.
+        if let Err(error) = self.shared.check() {
+            self.after_commit.send_failed(&Arc::new(error));
+            return;
+        }
         match self.steps.commit() {
-            Ok(()) => self.deferred.drain(..).for_each(|answer| answer.send(None)),
+            Ok(()) => self.after_commit.send(),
             Err(error) => {
-                self.fail(error);
+                // What is in memory is not in the log: nothing may follow.
+                let error = Arc::new(error);
+                self.shared.fail(error.clone());
+                let steps = self.after_commit.send_failed(&error);
+                tracing::error!(%error, steps, "the commit log of the embedded store could not be written; the store is stopped");
             }
         }
     }
 
-    fn shorten_log(&self) {
-        if let Err(error) = self.steps.transaction.shorten_log() {
-            self.shared.report_checkpoint(error);
+    fn fill_if_due(&mut self) {
+        let waits = self.steps.state.has_changes() || self.is_short;
+        if !waits || self.shared.check().is_err() {
+            return;
+        }
+        let log_bytes = self.steps.log.used_bytes();
+        let is_due = self.steps.state.unfilled_bytes() >= FILL_BYTES
+            || log_bytes.saturating_sub(self.fills.log_bytes) >= FILL_LOG_BYTES
+            || self.is_short;
+        let is_free = self.fills.sent == self.fills.done;
+        if is_due && is_free && self.steps.state.has_changes() {
+            self.fill();
+        } else if !self.is_reminded {
+            self.is_reminded = true;
+            self.filler.send(Job::Remind);
         }
     }
 
-    fn close(self) {
-        // A transaction that could not be synced is left for the next start to
-        // examine.
-        if self.shared.check().is_ok()
-            && let Err(error) = self.steps.close()
+    /// Hands what has changed to the filler. Everything is durable.
+    fn fill(&mut self) {
+        if self.shared.check().is_err() {
+            return;
+        }
+        let changes = self.steps.take_changes();
+        self.fills.sent += 1;
+        self.fills.bytes += changes.bytes;
+        self.fills.log_bytes = self.steps.log.used_bytes();
+        self.filler.send(Job::Fill(Arc::new(changes)));
+    }
+
+    /// Hands everything up to now to the filler.
+    fn fill_all(&mut self) {
+        self.commit();
+        if self.steps.state.has_changes() {
+            self.fill();
+        }
+    }
+
+    /// Answers when the database has everything up to now.
+    fn fill_for(&mut self, to: Responder<()>) {
+        self.fill_all();
+        if let Err(error) = self.shared.check() {
+            self.at_once.add(to, Err(error));
+        } else if self.fills.sent == self.fills.done {
+            self.at_once.add(to, Ok(()));
+        } else if let Some(error) = &self.fills.error {
+            self.at_once.add(to, Err(Error::Shared(error.clone())));
+        } else {
+            self.fills.waiting.push((self.fills.sent, to));
+        }
+    }
+
+    fn filled(&mut self, changes: Arc<Changes>) {
+        self.fills.done += 1;
+        self.fills.bytes -= changes.bytes;
+        self.fills.error = None;
+        self.steps.state.filled(changes);
+        for (number, to) in std::mem::take(&mut self.fills.waiting) {
+            match number <= self.fills.done {
+                true => self.at_once.add(to, Ok(())),
+                false => self.fills.waiting.push((number, to)),
+            }
+        }
+        self.is_shaken = true;
+    }
+
+    /// Takes what the database has out of memory, a few at a time, so that no answer
+    /// waits for that.
+    fn retire(&mut self, limit: usize) -> bool {
+        let retired = self.steps.state.retire(limit);
+        if retired {
+            // What a caller found absent before may have left memory now.
+            self.shared.count_fill();
+        }
+        retired
+    }
+
+    fn fill_failed(&mut self, error: &Arc<Error>) {
+        for (_, to) in self.fills.waiting.drain(..) {
+            self.at_once.add(to, Err(Error::Shared(error.clone())));
+        }
+        self.fills.error = Some(error.clone());
+        self.is_shaken = true;
+    }
+
+    fn want_spare(&mut self) {
+        if !self.spare_is_wanted
+            && let Some(spare) = self.steps.log.wanted_spare()
         {
-            self.shared.report_checkpoint(error);
+            self.spare_is_wanted = true;
+            self.filler.send(Job::Spare(spare));
         }
     }
 
-    /// The transaction is rolled back: answers all its waiters with the error.
-    fn fail(&mut self, error: Error) -> Arc<Error> {
-        tracing::error!(%error, steps = self.deferred.len(), "transaction of the embedded store rolled back; its steps failed");
-        let error = Arc::new(error);
-        if error.is_final() {
-            self.shared.fail(error.clone());
+    fn close(mut self) {
+        for command in std::mem::take(&mut self.held) {
+            command.refuse(&mut self.at_once, Error::Closed);
         }
-        for answer in self.deferred.drain(..) {
-            answer.send(Some(&error));
-        }
-        error
+        self.fill_all();
+        self.at_once.send();
+        // The filler ends with what it was given.
     }
 }
 
-/// An answer that is sent once the commit has succeeded or failed.
-trait Deferred: Send {
-    fn send(self: Box<Self>, error: Option<&Arc<Error>>);
-}
-
-struct DeferredAnswer<T> {
-    to: Responder<T>,
-    value: T,
-}
-
-impl<T: Send> Deferred for DeferredAnswer<T> {
-    fn send(self: Box<Self>, error: Option<&Arc<Error>>) {
-        match error {
-            None => respond(self.to, Ok(self.value)),
-            Some(error) => respond(self.to, Err(Error::RolledBack(error.clone()))),
-        }
-    }
-}
-
-fn respond<T>(to: Responder<T>, result: Result<T>) {
-    // The caller may have gone; the step stays done.
-    let _ = to.send(result.map_err(StoreError::from));
+/// Whether there is room for new work.
+enum Room {
+    Free,
+    /// When the filler has done what it has.
+    Soon,
+    None(Error),
 }

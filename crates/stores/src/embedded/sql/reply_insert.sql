@@ -1,2 +1,1 @@
-INSERT INTO reply_{ends} (id, reply, request)
-VALUES (?1, ?2, (SELECT body FROM request WHERE id = ?3))
+INSERT INTO reply_{ends} (id, reply, request) VALUES (?1, ?2, ?3)

@@ -2,8 +2,14 @@
 -- bucket of expiry: finished.sql and reply.sql.
 
 -- Numbers up to `sequence` may have been used as fences and row ids. `latest` is the
--- latest time that was recorded: the clock never starts before it.
-CREATE TABLE meta (sequence INTEGER NOT NULL, latest INTEGER NOT NULL DEFAULT 0);
+-- latest time that was recorded: the clock never starts before it. `log` is the
+-- identity of the commit log; everything up to its batch `filled` is in this file.
+CREATE TABLE meta (
+    sequence INTEGER NOT NULL,
+    latest   INTEGER NOT NULL DEFAULT 0,
+    log      BLOB,
+    filled   INTEGER NOT NULL DEFAULT 0
+);
 INSERT INTO meta (sequence) VALUES (0);
 
 -- The registry: collections of named documents.

@@ -10,11 +10,16 @@ use onceward_core::store::{Changed, Force, Inspect, Queue, Store, StoreError};
 use onceward_stores::OpenError;
 use onceward_stores::embedded::EmbeddedStore;
 use rusqlite::Connection;
+use tempfile::TempDir;
 
 use crate::fixture::*;
 
 const DATABASE: &str = "onceward.db";
-const LOG: &str = "onceward.db-wal";
+const WAL: &str = "onceward.db-wal";
+const SEGMENT: &str = "log/segment-1";
+const MARK: &str = "log/mark";
+/// The first block of a segment is its header, and batches begin at blocks.
+const BLOCK: usize = 4096;
 
 async fn filled(home: &Path, count: u64) {
     let store = open(home, &clock());
@@ -203,28 +208,194 @@ fn flip(db: &Connection, table: &str, column: &str, key: &str) {
     assert_eq!(db.execute(&write, (key, bytes)), Ok(1));
 }
 
-/// A power cut may leave any part of the log.
-#[tokio::test]
-async fn log_cut_anywhere_opens_with_the_first_commits_and_no_wrong_record() {
-    let home = directory();
+/// Copies a store, without its lock, as it is at this moment.
+fn copy(from: &Path, to: &Path) {
+    for name in [DATABASE, WAL] {
+        fs::copy(from.join(name), to.join(name)).expect("copied");
+    }
+    fs::create_dir(to.join("log")).expect("made");
+    for entry in fs::read_dir(from.join("log")).expect("listed").flatten() {
+        fs::copy(entry.path(), to.join("log").join(entry.file_name())).expect("copied");
+    }
+}
+
+/// A store with four operations, as a power cut leaves it whose disk kept everything.
+async fn cut_off() -> TempDir {
+    let (home, image) = (directory(), directory());
     let store = open(home.path(), &clock());
     for number in 1..=4 {
         complete(&store, number).await;
     }
-    let database = fs::read(home.path().join(DATABASE)).expect("it is there");
-    let log = fs::read(home.path().join(LOG)).expect("it is there");
-    drop(store);
+    copy(home.path(), image.path());
+    image
+}
+
+/// Where the batches of a log end, and its bytes.
+fn segment(home: &Path) -> (usize, Vec<u8>) {
+    let bytes = fs::read(home.join(SEGMENT)).expect("it is there");
+    let end = bytes.iter().rposition(|byte| *byte != 0).expect("batches");
+    (end + 1, bytes)
+}
+
+/// A power cut may leave any part of what was written to the log last. The mark of
+/// what was durable may be as old.
+#[tokio::test]
+async fn log_cut_anywhere_opens_with_the_first_commits_and_no_wrong_record() {
+    let image = cut_off().await;
+    let (end, log) = segment(image.path());
     let mut seen = 0;
-    for cut in (0..=log.len()).step_by(512).chain([log.len()]) {
-        let copy = directory();
-        fs::write(copy.path().join(DATABASE), &database).expect("written");
-        fs::write(copy.path().join(LOG), &log[..cut]).expect("written");
-        let store = open(copy.path(), &clock());
-        let there = first_commits(&store).await;
+    for cut in (BLOCK..=end).step_by(512).chain([end]) {
+        let home = directory();
+        copy(image.path(), home.path());
+        fs::remove_file(home.path().join(MARK)).expect("removed");
+        let mut left = log.clone();
+        left[cut..].fill(0);
+        fs::write(home.path().join(SEGMENT), left).expect("written");
+        let there = first_commits(&open(home.path(), &clock())).await;
         assert!(there >= seen, "cut at {cut}: {there} after {seen}");
         seen = there;
     }
     assert_eq!(seen, 8, "the whole log has every commit");
+}
+
+/// What is below the mark was durable and acknowledged: without it the store must not
+/// start.
+#[tokio::test]
+async fn a_log_that_lost_what_was_durable_is_refused_and_left_as_it_is() {
+    let image = cut_off().await;
+    let (end, log) = segment(image.path());
+    for cut in (BLOCK..end).step_by(BLOCK / 2) {
+        let home = directory();
+        copy(image.path(), home.path());
+        let mut left = log.clone();
+        left[cut..].fill(0);
+        fs::write(home.path().join(SEGMENT), &left).expect("written");
+        let refused = refusal(home.path());
+        assert!(refused.contains("the commit log lacks batch"), "{refused}");
+        let after = fs::read(home.path().join(SEGMENT)).expect("it is there");
+        assert!(after == left, "cut at {cut}: changed");
+    }
+}
+
+/// Each batch is written after the one before it was synced, so a hole is damage even
+/// where the mark is lost.
+#[tokio::test]
+async fn a_hole_in_the_log_is_refused_without_the_mark_too() {
+    let image = cut_off().await;
+    let (end, log) = segment(image.path());
+    let last = (end - 1) / BLOCK * BLOCK;
+    for block in (BLOCK..last).step_by(BLOCK) {
+        let home = directory();
+        copy(image.path(), home.path());
+        fs::remove_file(home.path().join(MARK)).expect("removed");
+        let mut holed = log.clone();
+        holed[block + 20] ^= 0x40;
+        fs::write(home.path().join(SEGMENT), holed).expect("written");
+        let refused = refusal(home.path());
+        assert!(refused.contains("the commit log lacks batch"), "{refused}");
+    }
+}
+
+#[tokio::test]
+async fn bits_flipped_in_the_log_never_make_a_wrong_record() {
+    let image = cut_off().await;
+    let (end, log) = segment(image.path());
+    for place in (0..end).step_by(97) {
+        let home = directory();
+        copy(image.path(), home.path());
+        let mut flipped = log.clone();
+        flipped[place] ^= 0x10;
+        fs::write(home.path().join(SEGMENT), flipped).expect("written");
+        match EmbeddedStore::open(home.path(), clock()) {
+            // The bit means nothing there.
+            Ok(store) => assert_eq!(first_commits(&store).await, 8, "bit at {place}"),
+            Err(OpenError::Damaged { .. }) => {}
+            Err(other) => panic!("bit at {place}: {other}"),
+        }
+    }
+}
+
+/// SQLite's own log is not synced; whatever is missing of it comes from the commit log.
+#[tokio::test]
+async fn a_cut_or_missing_log_of_sqlite_heals_from_the_commit_log() {
+    let (home, image) = (directory(), directory());
+    let store = open(home.path(), &clock());
+    for number in 1..=4 {
+        complete(&store, number).await;
+        store.stats().await.expect("the database is filled");
+    }
+    copy(home.path(), image.path());
+    drop(store);
+    let wal = fs::read(image.path().join(WAL)).expect("it is there");
+    assert!(wal.len() > 8 * BLOCK);
+    for cut in (0..=wal.len()).step_by(3 * 512).chain([wal.len()]) {
+        for flipped in [false, true] {
+            let home = directory();
+            copy(image.path(), home.path());
+            let mut left = wal[..cut].to_vec();
+            if let Some(byte) = left.last_mut().filter(|_| flipped) {
+                *byte ^= 0x10;
+            }
+            fs::write(home.path().join(WAL), left).expect("written");
+            let there = first_commits(&open(home.path(), &clock())).await;
+            assert_eq!(there, 8, "cut at {cut}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_database_without_its_log_is_refused_until_an_operator_says_so() {
+    let home = directory();
+    let store = open(home.path(), &clock());
+    let before = grant(&store, &ask(9)).await;
+    for number in 1..=4 {
+        complete(&store, number).await;
+    }
+    drop(store);
+    fs::remove_dir_all(home.path().join("log")).expect("removed");
+    let refused = refusal(home.path());
+    assert!(refused.contains("the commit log"), "{refused}");
+    assert!(refused.contains("UPDATE meta SET log = NULL"), "{refused}");
+    let db = Connection::open(home.path().join(DATABASE)).expect("SQLite opens it");
+    assert_eq!(db.execute("UPDATE meta SET log = NULL", []), Ok(1));
+    drop(db);
+    for _ in 0..2 {
+        let store = open(home.path(), &clock());
+        assert_eq!(first_commits(&store).await, 8);
+    }
+    let after = grant(&open(home.path(), &clock()), &ask(10)).await;
+    assert!(after.fence > before.fence, "numbers never go back");
+}
+
+/// An old copy of the database beside a log that no longer has what the copy lacks.
+#[tokio::test]
+async fn a_database_that_is_older_than_its_log_is_refused() {
+    let (home, image) = (directory(), directory());
+    let store = open(home.path(), &clock());
+    complete(&store, 1).await;
+    store.stats().await.expect("the database is filled");
+    copy(home.path(), image.path());
+    // Until the segment that follows the copy is used again.
+    for number in 2..=800 {
+        complete(&store, number).await;
+        if number % 50 == 0 {
+            store.stats().await.expect("the database is filled");
+        }
+    }
+    drop(store);
+    for name in [DATABASE, WAL] {
+        fs::copy(image.path().join(name), home.path().join(name)).expect("copied");
+    }
+    let refused = refusal(home.path());
+    assert!(refused.contains("the commit log lacks batch"), "{refused}");
+}
+
+fn refusal(home: &Path) -> String {
+    match EmbeddedStore::open(home, clock()) {
+        Err(error @ OpenError::Damaged { .. }) => error.to_string(),
+        Err(other) => panic!("{other}"),
+        Ok(_) => panic!("{} opened", home.display()),
+    }
 }
 
 /// The number of commits in the store, claims and completions in turn. They must be
@@ -243,24 +414,4 @@ async fn first_commits(store: &EmbeddedStore) -> usize {
         assert!(there > expected, "number {number} without those before it");
     }
     there
-}
-
-#[tokio::test]
-async fn bits_flipped_in_the_log_never_make_a_wrong_record() {
-    let home = directory();
-    let store = open(home.path(), &clock());
-    for number in 1..=4 {
-        complete(&store, number).await;
-    }
-    let database = fs::read(home.path().join(DATABASE)).expect("it is there");
-    let log = fs::read(home.path().join(LOG)).expect("it is there");
-    drop(store);
-    for place in (40..log.len()).step_by(3001) {
-        let copy = directory();
-        let mut flipped = log.clone();
-        flipped[place] ^= 0x10;
-        fs::write(copy.path().join(DATABASE), &database).expect("written");
-        fs::write(copy.path().join(LOG), &flipped).expect("written");
-        first_commits(&open(copy.path(), &clock())).await;
-    }
 }

@@ -5,10 +5,12 @@ mod conformance;
 #[cfg(feature = "failpoints")]
 mod crashing;
 mod damage;
+mod disk;
 mod finding;
 mod full;
 mod killed;
 mod opening;
+mod power;
 mod reclaiming;
 mod surviving;
 mod versions;

@@ -75,11 +75,42 @@ async fn version_2_is_read_and_written() {
 /// The tables of layout 1 with the operation 1 in them, as they were written.
 const LAYOUT_1: &str = include_str!("layout-1.sql");
 
+/// What layout 2 added to it.
+const LAYOUT_2: &str = concat!(
+    include_str!("../../../src/embedded/sql/upgrade_1.sql"),
+    "PRAGMA user_version = 2;"
+);
+
 #[tokio::test]
 async fn a_file_of_layout_1_is_read_and_upgraded() {
+    is_read_and_upgraded(&[LAYOUT_1]).await;
+}
+
+#[tokio::test]
+async fn a_file_of_layout_2_is_read_and_upgraded() {
+    is_read_and_upgraded(&[LAYOUT_1, LAYOUT_2]).await;
+}
+
+/// The layout is raised before anything is in the log, which older programs do not
+/// know.
+#[test]
+fn the_layout_is_raised_at_once() {
+    let home = directory();
+    let store = open(home.path(), &clock());
+    let db = Connection::open(home.path().join("onceward.db")).expect("SQLite opens it");
+    let layout: i32 = db
+        .pragma_query_value(None, "user_version", |row| row.get(0))
+        .expect("a number");
+    assert_eq!(layout, 3);
+    drop(store);
+}
+
+async fn is_read_and_upgraded(layout: &[&str]) {
     let home = directory();
     let db = Connection::open(home.path().join("onceward.db")).expect("SQLite opens it");
-    db.execute_batch(LAYOUT_1).expect("it runs");
+    for tables in layout {
+        db.execute_batch(tables).expect("it runs");
+    }
     drop(db);
     for _ in 0..2 {
         let store = open(home.path(), &clock());

@@ -1,2 +1,0 @@
-INSERT INTO document (sheet, name, body) VALUES (?1, ?2, ?3)
-ON CONFLICT (sheet, name) DO NOTHING

@@ -1,0 +1,1 @@
+SELECT request FROM kept_{ends} WHERE id = ?1

@@ -1,0 +1,1 @@
+DELETE FROM index_{ends} WHERE id BETWEEN ?1 AND ?2

@@ -1,1 +1,0 @@
-UPDATE meta SET latest = max(latest, ?1)

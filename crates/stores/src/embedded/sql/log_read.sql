@@ -1,0 +1,1 @@
+SELECT log, filled FROM meta

@@ -1,1 +1,0 @@
-UPDATE live SET state = ?2, record = ?3 WHERE id = ?1

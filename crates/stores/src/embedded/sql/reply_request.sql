@@ -1,0 +1,1 @@
+SELECT request FROM reply_{ends} WHERE id = ?1

@@ -1,2 +1,0 @@
-INSERT INTO request (id, body)
-SELECT ?2, request FROM reply_{ends} WHERE id = ?1 AND request IS NOT NULL

@@ -1,0 +1,3 @@
+-- From layout 2 to layout 3.
+ALTER TABLE meta ADD COLUMN log BLOB;
+ALTER TABLE meta ADD COLUMN filled INTEGER NOT NULL DEFAULT 0;
