@@ -29,43 +29,29 @@ pub const SUBJECT: HeaderName = HeaderName::from_static("x-subject");
 /// The caller's preferences (RFC 7240), such as how long to wait.
 pub const PREFER: HeaderName = HeaderName::from_static("prefer");
 
-const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
-const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
-const RESTATE_ID: HeaderName = HeaderName::from_static("x-restate-id");
-
 /// Headers that only a gateway may send to an upstream: removed from every request.
-pub const FROM_GATEWAY_ONLY: [HeaderName; 5] = [
-    IDEMPOTENCY_FENCE,
-    OPERATION_ID,
-    TENANT_ID,
-    PROJECT_ID,
-    SUBJECT,
+const FROM_GATEWAY_ONLY: [&str; 5] = [
+    "idempotency-fence",
+    "x-operation-id",
+    "x-tenant-id",
+    "x-project-id",
+    "x-subject",
 ];
 
 /// Headers that only a gateway may send to a client: removed from every protected
 /// answer.
-const TO_CLIENT_ONLY: [HeaderName; 7] = [
-    IDEMPOTENCY_STATUS,
-    IDEMPOTENCY_KEY_SOURCE,
-    IDEMPOTENCY_EXPIRES,
-    IDEMPOTENCY_OUTCOME,
-    IDEMPOTENT_REPLAYED,
-    OPERATION_ID,
-    RESTATE_ID,
+const TO_CLIENT_ONLY: [&str; 7] = [
+    "idempotency-status",
+    "idempotency-key-source",
+    "idempotency-expires",
+    "idempotency-outcome",
+    "idempotent-replayed",
+    "x-operation-id",
+    "x-restate-id",
 ];
 
 /// How many headers `answer::again` adds to a reply: room for them is made at once.
 const ADDED_TO_REPLAYS: usize = 5;
-
-/// Headers that belong to one connection.
-const HOP_BY_HOP: [HeaderName; 6] = [
-    header::CONNECTION,
-    KEEP_ALIVE,
-    PROXY_CONNECTION,
-    header::TE,
-    header::TRANSFER_ENCODING,
-    header::UPGRADE,
-];
 
 /// Headers that describe the first answer only, or its time.
 const NOT_REPLAYED: [&str; 13] = [
@@ -97,24 +83,53 @@ const NOT_REPLAYED_PREFIXES: [&str; 6] = [
 
 /// Removes the headers of one connection, and those that `Connection` names.
 pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
+    strip_hop_by_hop_and(headers, |_, _| false);
+}
+
+/// The same, and removes further headers in the same pass: one pass costs less than
+/// a look-up for each name.
+pub fn strip_hop_by_hop_and(
+    headers: &mut HeaderMap,
+    is_removed: impl Fn(&HeaderName, &HeaderValue) -> bool,
+) {
     for name in connection_options(headers) {
         headers.remove(name);
     }
-    for name in &HOP_BY_HOP {
+    remove_where(headers, |name, value| {
+        is_hop_by_hop(name) || is_removed(name, value)
+    });
+}
+
+fn remove_where(headers: &mut HeaderMap, is_removed: impl Fn(&HeaderName, &HeaderValue) -> bool) {
+    // Most heads have no such header, and then nothing is allocated.
+    let removed: Vec<HeaderName> = headers
+        .iter()
+        .filter(|(name, value)| is_removed(name, value))
+        .map(|(name, _)| name.clone())
+        .collect();
+    for name in removed {
         headers.remove(name);
     }
 }
 
-/// The header names that `Connection` lists.
+/// Whether a header belongs to one connection.
+fn is_hop_by_hop(name: &HeaderName) -> bool {
+    matches!(
+        name.as_str(),
+        "connection" | "keep-alive" | "proxy-connection" | "te" | "transfer-encoding" | "upgrade"
+    )
+}
+
+/// The header names that `Connection` lists, except `keep-alive`, which every
+/// message may have and which is removed in any case.
 pub fn connection_options(headers: &HeaderMap) -> Vec<HeaderName> {
-    if !headers.contains_key(header::CONNECTION) {
-        return Vec::new();
-    }
     headers
         .get_all(header::CONNECTION)
         .iter()
         .flat_map(|line| line.as_bytes().split(|byte| *byte == b','))
-        .filter_map(|option| HeaderName::from_bytes(option.trim_ascii()).ok())
+        .map(<[u8]>::trim_ascii)
+        .filter(|option| !option.eq_ignore_ascii_case(b"keep-alive"))
+        .filter_map(|option| HeaderName::from_bytes(option).ok())
         .collect()
 }
 
@@ -138,17 +153,23 @@ pub fn strip_preferred_wait(headers: &mut HeaderMap) {
     }
 }
 
-/// Removes the headers that an upstream sends to a gateway only.
-pub fn strip_internal(headers: &mut HeaderMap) {
-    headers.remove(RESTATE_ID);
-    headers.remove(IDEMPOTENCY_OUTCOME);
+/// Whether an upstream sends this header to a gateway only.
+pub fn is_internal(name: &HeaderName) -> bool {
+    matches!(name.as_str(), "x-restate-id" | "idempotency-outcome")
 }
 
 /// Removes the headers that only a gateway may send to a client.
 pub fn strip_ours(headers: &mut HeaderMap) {
-    for name in &TO_CLIENT_ONLY {
-        headers.remove(name);
-    }
+    remove_where(headers, |name, _| is_to_client_only(name));
+}
+
+fn is_to_client_only(name: &HeaderName) -> bool {
+    TO_CLIENT_ONLY.contains(&name.as_str())
+}
+
+/// Whether only a gateway may send this header to an upstream.
+pub fn is_from_gateway_only(name: &HeaderName) -> bool {
+    FROM_GATEWAY_ONLY.contains(&name.as_str())
 }
 
 /// The lines of an answer that a replay repeats, in order. Hop-by-hop headers must
@@ -190,8 +211,8 @@ pub fn to_headers(fields: &[Field]) -> HeaderMap {
         let value = HeaderValue::from_maybe_shared(value.clone());
         if let (Ok(name), Ok(value)) = (name, value)
             && is_replayed(&name)
-            && !HOP_BY_HOP.contains(&name)
-            && !TO_CLIENT_ONLY.contains(&name)
+            && !is_hop_by_hop(&name)
+            && !is_to_client_only(&name)
         {
             headers.append(name, value);
         }

@@ -282,7 +282,9 @@ impl<S: Serve> ConnectionHandler<S> {
         let is_http2 = request.version() == Version::HTTP_2;
         let is_too_large = is_http2 && http2::is_head_too_large(request.headers());
         let omits_body = is_http2 && request.method() == Method::HEAD;
-        let peer = peer.for_request(request.headers(), &self.handshaker.trusted);
+        let peer = peer
+            .clone()
+            .for_request(request.headers(), &self.handshaker.trusted);
         let service = Arc::clone(&self.service);
         // On HTTP/1 the socket shows whether the client reads the response, and the
         // connection itself is the load.

@@ -43,52 +43,57 @@ impl Scheme {
     }
 }
 
-/// The sender of a request, or the other end of a connection.
+/// The sender of a request, or the other end of a connection. Made once per
+/// connection where the headers of requests are not used; clones share it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Peer {
+pub(crate) struct Peer(Arc<PeerFacts>);
+
+#[derive(Debug, PartialEq, Eq)]
+struct PeerFacts {
     address: SocketAddr,
+    /// The address as upstreams get it.
+    forwarded_for: HeaderValue,
     scheme: Scheme,
     trusted: bool,
     host: Option<HeaderValue>,
 }
 
 impl Peer {
-    /// An untrusted peer of a connection without TLS.
-    pub(crate) fn plain(address: SocketAddr) -> Self {
-        Self {
-            address: canonical(address),
-            scheme: Scheme::Http,
-            trusted: false,
-            host: None,
-        }
+    fn new(address: SocketAddr, scheme: Scheme, trusted: bool, host: Option<HeaderValue>) -> Self {
+        let address = canonical(address);
+        let ip = HeaderValue::try_from(address.ip().to_string());
+        Self(Arc::new(PeerFacts {
+            address,
+            forwarded_for: ip.expect("an address is visible ASCII"),
+            scheme,
+            trusted,
+            host,
+        }))
     }
 
     /// A peer restored from a stored request.
     pub(crate) fn recorded(address: SocketAddr, scheme: Scheme, host: Option<HeaderValue>) -> Self {
-        Self {
-            scheme,
-            host,
-            ..Self::plain(address)
-        }
+        Self::new(address, scheme, false, host)
     }
 
     /// The peer of a new connection, before its first request.
     pub(crate) fn connected(address: SocketAddr, scheme: Scheme, trusted: &TrustedProxies) -> Self {
-        Self {
-            scheme,
-            trusted: trusted.contains(address.ip()),
-            ..Self::plain(address)
-        }
+        Self::new(address, scheme, trusted.contains(address.ip()), None)
     }
 
     /// The client's address. Its port is 0 if a proxy did not state it.
     pub(crate) fn address(&self) -> SocketAddr {
-        self.address
+        self.0.address
+    }
+
+    /// The client's address without its port, as a header's value.
+    pub(crate) fn forwarded_for(&self) -> &HeaderValue {
+        &self.0.forwarded_for
     }
 
     /// `http` or `https`, as the client used it.
     pub(crate) fn scheme(&self) -> &'static str {
-        match self.scheme {
+        match self.0.scheme {
             Scheme::Http => "http",
             Scheme::Https => "https",
         }
@@ -98,19 +103,19 @@ impl Peer {
     /// already applied the headers that it sent.
     #[cfg(test)]
     pub(crate) fn is_trusted(&self) -> bool {
-        self.trusted
+        self.0.trusted
     }
 
     /// The host that the client requested from a trusted proxy, if the proxy
     /// stated it.
     pub(crate) fn host(&self) -> Option<&HeaderValue> {
-        self.host.as_ref()
+        self.0.host.as_ref()
     }
 
     /// Sets `Host` to the host that the client requested: the one that a trusted
     /// proxy states, or on HTTP/2 the authority of the request's target.
     pub(crate) fn set_host<B>(&self, request: &mut Request<B>) {
-        let host = match (&self.host, request.headers().get(header::HOST)) {
+        let host = match (self.host(), request.headers().get(header::HOST)) {
             (Some(host), _) => Some(host.clone()),
             (None, Some(_)) => return,
             (None, None) => {
@@ -125,26 +130,22 @@ impl Peer {
 
     /// The sender of a request with these headers on this peer's connection.
     /// Headers from an untrusted peer are ignored.
-    pub(crate) fn for_request(&self, headers: &HeaderMap, trusted: &TrustedProxies) -> Self {
-        if !self.trusted {
-            return self.clone();
+    pub(crate) fn for_request(self, headers: &HeaderMap, trusted: &TrustedProxies) -> Self {
+        if !self.0.trusted {
+            return self;
         }
         let chain = last_entries(headers, &X_FORWARDED_FOR);
-        let client = find_client(self.address, &chain, trusted);
+        let client = find_client(self.0.address, &chain, trusted);
         let proto = last_entries(headers, &X_FORWARDED_PROTO);
         let scheme = match outermost_entry(&proto, client.hops) {
             Some(proto) if proto.eq_ignore_ascii_case("https") => Scheme::Https,
             Some(proto) if proto.eq_ignore_ascii_case("http") => Scheme::Http,
-            _ => self.scheme,
+            _ => self.0.scheme,
         };
         let hosts = last_entries(headers, &X_FORWARDED_HOST);
         let host = outermost_entry(&hosts, client.hops).filter(|host| is_host(host.as_bytes()));
-        Self {
-            address: client.address,
-            scheme,
-            trusted: true,
-            host: host.and_then(|host| HeaderValue::from_str(host).ok()),
-        }
+        let host = host.and_then(|host| HeaderValue::from_str(host).ok());
+        Self::new(client.address, scheme, true, host)
     }
 }
 

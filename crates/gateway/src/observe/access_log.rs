@@ -216,7 +216,8 @@ impl AccessLog {
     }
 }
 
-fn is_on() -> bool {
+/// Whether the log is on.
+pub(super) fn is_on() -> bool {
     tracing::enabled!(target: "onceward::access", tracing::Level::INFO)
 }
 

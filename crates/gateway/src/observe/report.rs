@@ -19,7 +19,7 @@ use onceward_http::run::{Outcome, ProtectedResponse};
 use tokio::time::Instant;
 
 use crate::config::{KnownBy, Policy};
-use crate::observe::access_log::{AccessEntry, KeyedRequest, LoggedSource, RefusedRequest};
+use crate::observe::access_log::{self, AccessEntry, KeyedRequest, LoggedSource, RefusedRequest};
 use crate::observe::metrics::{Limit, RouteMetrics, endpoint_label};
 use crate::observe::traces::{Link, Trace, TraceId};
 use crate::runtime::Runtime;
@@ -34,11 +34,13 @@ struct Facts<'a> {
     start: Instant,
     /// None where traces are off.
     trace: Option<Trace>,
-    /// The trace named by the request's headers.
+    /// The trace named by the request's headers, where the access log is on.
     trace_id: Option<TraceId>,
     route: Option<Arc<PlannedRoute>>,
     /// The endpoint's label in metrics, if there is no route.
     label: Option<String>,
+    /// Endpoint and caller are kept only where the access log is on.
+    is_logged: bool,
     endpoint: Option<Endpoint>,
     caller: Option<Caller>,
     policy: Option<Policy>,
@@ -138,11 +140,14 @@ impl Cause {
 impl<'a> Report<'a> {
     /// Begins the report of a request, and its trace.
     pub(crate) fn begin<B>(runtime: &'a Runtime, request: &Request<B>) -> Self {
+        let is_logged = access_log::is_on();
+        let trace_id = is_logged.then(|| TraceId::of(request.headers()));
         Self(Box::new(Facts {
             runtime,
             start: Instant::now(),
             trace: runtime.tracer().begin(request),
-            trace_id: TraceId::of(request.headers()),
+            trace_id: trace_id.flatten(),
+            is_logged,
             route: None,
             label: None,
             endpoint: None,
@@ -254,7 +259,7 @@ impl<'a> Report<'a> {
 
     /// Adds the request's endpoint, and the policy for keys there.
     pub(crate) fn at_endpoint(mut self, endpoint: &Endpoint, policy: Option<Policy>) -> Self {
-        self.0.endpoint = Some(endpoint.clone());
+        self.0.endpoint = self.0.is_logged.then(|| endpoint.clone());
         self.0.policy = policy;
         self
     }
@@ -273,17 +278,21 @@ impl<'a> Report<'a> {
     /// Adds the caller; the request is counted for it on its endpoint.
     pub(crate) fn sent_by(mut self, caller: &Caller, class: &str) -> Self {
         let label = self.endpoint_label().unwrap_or_default();
-        let metrics = self.0.runtime.metrics().of(caller, label, class);
-        self.0.caller = Some(caller.clone());
-        self.0.metrics = Some(metrics);
+        let metrics = self.0.runtime.metrics();
+        let of_caller = match &self.0.route {
+            Some(route) => route.metrics.of(metrics, caller, (label, class)),
+            None => metrics.of(caller, label, class),
+        };
+        self.0.metrics = Some(of_caller);
+        self.0.caller = self.0.is_logged.then(|| caller.clone());
         self
     }
 
     /// Writes endpoint, policy and caller to the request's span.
-    pub(crate) fn on_span(mut self) -> Self {
+    pub(crate) fn on_span(mut self, caller: &Caller) -> Self {
         if let Some(mut trace) = self.0.trace.take() {
             let label = self.endpoint_label().unwrap_or_default();
-            trace.about(label, self.0.policy, self.0.caller.as_ref());
+            trace.about(label, self.0.policy, caller);
             self.0.trace = Some(trace);
         }
         self
@@ -291,9 +300,8 @@ impl<'a> Report<'a> {
 
     /// Counts a request with this key, and begins its access-log entry.
     pub(crate) fn keyed(mut self, key: &Key, source: KeySource) -> Self {
-        let case = self.0.policy.unwrap_or(Policy::Accepted).case();
         if let Some(metrics) = &self.0.metrics {
-            metrics.key_present(case);
+            metrics.key_present(self.0.policy.unwrap_or(Policy::Accepted));
         }
         self.0.entry = self.begin_entry(key, source.into());
         self.0.key_is_derived = matches!(source, KeySource::Derived { .. });
@@ -391,8 +399,13 @@ impl<'a> Report<'a> {
     /// Ends the request with the answer's status.
     pub(crate) fn end(mut self, status: StatusCode) {
         let took = self.0.start.elapsed();
-        let metrics = self.0.runtime.metrics();
-        metrics.request_took(self.endpoint_label(), status, took);
+        match &self.0.route {
+            Some(route) => route.metrics.request_took(status, took),
+            None => {
+                let metrics = self.0.runtime.metrics();
+                metrics.request_took(self.0.label.as_deref(), status, took);
+            }
+        }
         if let Some(trace) = self.0.trace.take() {
             trace.end(status, self.0.outcome.unwrap_or("passed"), self.0.id);
         }

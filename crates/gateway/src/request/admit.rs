@@ -54,7 +54,7 @@ impl Reported for Admitted {
     fn add_to<'a>(&self, report: Report<'a>) -> Report<'a> {
         report
             .sent_by(&self.caller, &self.routed.class().name)
-            .on_span()
+            .on_span(&self.caller)
     }
 }
 

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
+use foldhash::fast::RandomState;
 use governor::{DefaultKeyedRateLimiter, Quota};
 use http_body::{Body, Frame, SizeHint};
 use onceward_http::body::BoxError;
@@ -32,9 +33,19 @@ const REFUSAL_PAUSES: usize = 16;
 pub(crate) struct Limiter {
     settings: ArcSwap<LimitSettings>,
     refusals: AtomicUsize,
-    running: AtomicUsize,
+    running: Arc<AtomicUsize>,
     buffered: AtomicUsize,
-    tenants: [Mutex<HashMap<Arc<str>, usize>>; SHARDS],
+    tenants: [Mutex<Tenants>; SHARDS],
+}
+
+/// The running operations of tenants: those that have some, and those that had some
+/// since [`Limiter::tidy`].
+type Tenants = HashMap<Box<str>, Arc<RunningCount>, RandomState>;
+
+/// How many operations of a tenant are running, and how many of all tenants.
+struct RunningCount {
+    of_tenant: AtomicUsize,
+    of_all: Arc<AtomicUsize>,
 }
 
 struct LimitSettings {
@@ -75,7 +86,7 @@ impl Limiter {
         Arc::new(Self {
             settings: ArcSwap::from_pointee(LimitSettings::new(limits)),
             refusals: AtomicUsize::new(0),
-            running: AtomicUsize::new(0),
+            running: Arc::default(),
             buffered: AtomicUsize::new(0),
             tenants: Default::default(),
         })
@@ -112,25 +123,25 @@ impl Limiter {
     }
 
     /// Takes a slot among the running operations.
-    pub(crate) fn begin(self: &Arc<Self>, tenant: &str) -> Result<RunningSlot, Limit> {
+    pub(crate) fn begin(&self, tenant: &str) -> Result<RunningSlot, Limit> {
         let settings = self.settings.load();
         let limits = &settings.limits;
         let mut tenants = self.shard(tenant);
-        let count = tenants.get(tenant).copied().unwrap_or_default();
-        if count >= limits.in_flight_per_tenant {
+        let count = match tenants.get(tenant) {
+            Some(count) => count,
+            None => tenants.entry(tenant.into()).or_insert_with(|| {
+                Arc::new(RunningCount {
+                    of_tenant: AtomicUsize::new(0),
+                    of_all: Arc::clone(&self.running),
+                })
+            }),
+        };
+        take(&count.of_tenant, 1, limits.in_flight_per_tenant).ok_or(Limit::InFlight)?;
+        if take(&count.of_all, 1, limits.in_flight).is_none() {
+            count.of_tenant.fetch_sub(1, Ordering::AcqRel);
             return Err(Limit::InFlight);
         }
-        take(&self.running, 1, limits.in_flight).ok_or(Limit::InFlight)?;
-        let tenant = match tenants.get_key_value(tenant) {
-            Some((tenant, _)) => tenant.clone(),
-            None => Arc::from(tenant),
-        };
-        tenants.insert(tenant.clone(), count + 1);
-        drop(tenants);
-        Ok(RunningSlot {
-            limiter: self.clone(),
-            tenant,
-        })
+        Ok(RunningSlot(Arc::clone(count)))
     }
 
     /// An empty buffer, counted against the limit of buffered bytes.
@@ -142,14 +153,18 @@ impl Limiter {
         }
     }
 
-    /// Forgets the rates of idle tenants.
+    /// Forgets idle tenants.
     pub(crate) fn tidy(&self) {
+        for shard in &self.tenants {
+            let mut tenants = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            tenants.retain(|_, count| count.of_tenant.load(Ordering::Acquire) > 0);
+        }
         if let Some(rate) = &self.settings.load().rate {
             rate.retain_recent();
         }
     }
 
-    fn shard(&self, tenant: &str) -> MutexGuard<'_, HashMap<Arc<str>, usize>> {
+    fn shard(&self, tenant: &str) -> MutexGuard<'_, Tenants> {
         let sum = tenant.bytes().fold(0usize, |sum, byte| {
             sum.wrapping_mul(31).wrapping_add(byte.into())
         });
@@ -168,19 +183,12 @@ fn take(count: &AtomicUsize, more: usize, most: usize) -> Option<usize> {
 }
 
 /// A slot among the running operations; dropping it frees the slot.
-pub(crate) struct RunningSlot {
-    limiter: Arc<Limiter>,
-    tenant: Arc<str>,
-}
+pub(crate) struct RunningSlot(Arc<RunningCount>);
 
 impl Drop for RunningSlot {
     fn drop(&mut self) {
-        self.limiter.running.fetch_sub(1, Ordering::AcqRel);
-        let mut tenants = self.limiter.shard(&self.tenant);
-        match tenants.get_mut(&self.tenant) {
-            Some(count) if *count > 1 => *count -= 1,
-            _ => drop(tenants.remove(&self.tenant)),
-        }
+        self.0.of_all.fetch_sub(1, Ordering::AcqRel);
+        self.0.of_tenant.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -293,6 +301,18 @@ mod tests {
         assert_eq!(limiter.begin("b").err(), Some(Limit::InFlight));
         drop(place);
         assert!(limiter.begin("b").is_ok());
+    }
+
+    #[test]
+    fn only_tenants_with_running_operations_are_remembered() {
+        let limiter = limiter(|limits| limits.in_flight_per_tenant = 1);
+        let places: Vec<_> = (0..100).map(|n| limiter.begin(&format!("t{n}"))).collect();
+        let place = limiter.begin("a");
+        drop(places);
+        limiter.tidy();
+        let remembered = |shard: &Mutex<Tenants>| shard.lock().expect("no panic").len();
+        assert_eq!(limiter.tenants.iter().map(remembered).sum::<usize>(), 1);
+        assert!(place.is_ok() && limiter.begin("a").is_err());
     }
 
     #[test]

@@ -107,8 +107,7 @@ pub(super) fn route<'a>(
 ) -> Result<Destination<'a>, Problem> {
     let (method, path) = (request.method(), request.path());
     // The upstream may resolve such a path to a path of another route.
-    let is_unconfigured = |route: &Arc<PlannedRoute>| route.route.endpoint == EndpointName::ByPath;
-    if !plan.routes.all().iter().all(is_unconfigured) && has_dot_segment(path) {
+    if plan.has_endpoints && has_dot_segment(path) {
         return Err(Problem::new(
             Code::BadRequest,
             "The path has a segment `.` or `..`; send the path that is meant.",
@@ -134,7 +133,7 @@ pub(super) fn route<'a>(
     match found {
         // The upstream may read the path as that of another route.
         RouteMatch::Route(route)
-            if is_catch_all(route) && plan.routes.all().len() > 1 && has_doubtful_slash(path) =>
+            if !is_declared && plan.routes.all().len() > 1 && has_doubtful_slash(path) =>
         {
             Err(Problem::new(
                 Code::BadRequest,
@@ -226,6 +225,6 @@ fn recoverable<'a>(plan: &'a Plan, path: &str) -> Vec<(&'a Arc<PlannedRoute>, En
 fn endpoint(route: &config::Route, method: &Method, path: &str) -> Endpoint {
     match &route.endpoint {
         EndpointName::Fixed(endpoint) => endpoint.clone(),
-        EndpointName::ByPath => Endpoint::new(&format!("{method} {path}")),
+        EndpointName::ByPath => Endpoint::new(&[method.as_str(), " ", path].concat()),
     }
 }

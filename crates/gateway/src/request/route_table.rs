@@ -10,6 +10,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use foldhash::fast::RandomState;
 use http::Method;
 use matchit::{InsertError, Router};
 
@@ -22,7 +23,7 @@ const PLAIN: &[u8] = b"-._~!$&'()*+,;=:@";
 
 /// All routes.
 pub(crate) struct RouteTable {
-    by_method: HashMap<Method, Router<usize>>,
+    by_method: HashMap<Method, Router<usize>, RandomState>,
     /// For all other methods: only the routes for every method.
     others: Router<usize>,
     routes: Vec<Arc<PlannedRoute>>,
@@ -42,7 +43,7 @@ impl RouteTable {
     /// Makes the table, or returns the index of the route that conflicts with an
     /// earlier one.
     pub(crate) fn new(routes: Vec<Arc<PlannedRoute>>) -> Result<Self, (usize, InsertError)> {
-        let mut by_method = HashMap::new();
+        let mut by_method = HashMap::default();
         let mut others = Router::new();
         for (index, planned) in routes.iter().enumerate() {
             for path in paths(&planned.route) {
@@ -65,14 +66,14 @@ impl RouteTable {
     /// The route for a request. HEAD is served where GET is.
     pub(crate) fn find(&self, method: &Method, path: &str) -> RouteMatch<'_> {
         let path = plain(path);
-        let own = self.at(method, &path);
-        let head = || (*method == Method::HEAD).then(|| self.at(&Method::GET, &path));
+        let own = self.at_plain(method, &path);
+        let head = || (*method == Method::HEAD).then(|| self.at_plain(&Method::GET, &path));
         if let Some(route) = own.or_else(|| head().flatten()) {
             return RouteMatch::Route(route);
         }
         let others: Vec<_> = METHODS
             .iter()
-            .filter(|method| self.at(method, &path).is_some())
+            .filter(|method| self.at_plain(method, &path).is_some())
             .cloned()
             .collect();
         if others.is_empty() {
@@ -84,9 +85,14 @@ impl RouteTable {
 
     /// The route for exactly this method.
     pub(crate) fn at(&self, method: &Method, path: &str) -> Option<&Arc<PlannedRoute>> {
+        self.at_plain(method, &plain(path))
+    }
+
+    /// The same for a path of [`plain`].
+    fn at_plain(&self, method: &Method, path: &str) -> Option<&Arc<PlannedRoute>> {
         let table = self.by_method.get(method);
         let table = table.or_else(|| (!METHODS.contains(method)).then_some(&self.others))?;
-        self.routes.get(*table.at(&plain(path)).ok()?.value)
+        self.routes.get(*table.at(path).ok()?.value)
     }
 
     /// The route whose operations have this endpoint.

@@ -8,9 +8,11 @@ use http::request::Parts;
 use http::uri::Authority;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Version, header};
 use hyper::body::Incoming;
+use memchr::memchr;
 use onceward_http::fields;
 use onceward_http::problem::{Code, Problem};
 
+use crate::config::METHODS;
 use crate::listen::peer::Peer;
 
 /// Headers that later steps check and that must reach the upstream, so
@@ -92,10 +94,11 @@ fn check_method(method: &Method) -> Result<(), Problem> {
         ));
     }
     // `post` is another method than `POST`: it must not slip past a route for POST.
-    if method
-        .as_str()
-        .bytes()
-        .any(|byte| byte.is_ascii_lowercase())
+    if !METHODS.contains(method)
+        && method
+            .as_str()
+            .bytes()
+            .any(|byte| byte.is_ascii_lowercase())
     {
         return Err(Problem::new(
             Code::MethodNotAllowed,
@@ -123,7 +126,10 @@ fn check_target<B>(request: &Request<B>) -> Result<(), Problem> {
 /// Checks that two hexadecimal digits follow every `%`, and that no escape is a
 /// NUL.
 fn check_escapes(text: &str) -> Result<(), Problem> {
-    let mut bytes = text.bytes();
+    let Some(first) = memchr(b'%', text.as_bytes()) else {
+        return Ok(());
+    };
+    let mut bytes = text[first..].bytes();
     while let Some(byte) = bytes.next() {
         if byte != b'%' {
             continue;
@@ -153,6 +159,7 @@ fn check_host<B>(request: &Request<B>) -> Result<(), Problem> {
     match (lines.next(), lines.next()) {
         (Some(_), Some(_)) => Err(bad("there is more than one Host")),
         (Some(line), None) if line.is_empty() => Err(bad("the Host is empty")),
+        (Some(line), None) if !is_http2 && is_plain_host(line.as_bytes()) => Ok(()),
         (Some(line), None) => match Authority::try_from(line.as_bytes()) {
             Ok(host) if is_http2 && named.is_some_and(|named| *named != host) => {
                 Err(bad("Host and :authority are not the same"))
@@ -163,6 +170,17 @@ fn check_host<B>(request: &Request<B>) -> Result<(), Problem> {
         (None, _) if request.version() == Version::HTTP_11 => Err(bad("the Host is missing")),
         (None, _) => Ok(()),
     }
+}
+
+/// Whether a host is a name or an IPv4 address with an optional port. Other valid
+/// hosts are rare, and checking them takes an allocation.
+fn is_plain_host(host: &[u8]) -> bool {
+    let name_end = memchr(b':', host).unwrap_or(host.len());
+    let (name, port) = host.split_at(name_end);
+    let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-');
+    let is_port =
+        |port: &[u8]| (1..=5).contains(&port.len()) && port.iter().all(u8::is_ascii_digit);
+    !name.is_empty() && name.iter().all(is_name) && port.get(1..).is_none_or(is_port)
 }
 
 fn check_connection(headers: &HeaderMap) -> Result<(), Problem> {

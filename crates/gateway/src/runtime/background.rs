@@ -1,6 +1,6 @@
 //! The background tasks of a running gateway: reclaiming expired operations,
-//! folding histograms, counting failed events, and reading changes that other
-//! gateways make in a shared store.
+//! tidying limits, counting failed events, and reading changes that other gateways
+//! make in a shared store.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use super::Runtime;
 
 /// How often the gateway looks for expired operations.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
-/// How often the gateway folds histograms and forgets the rates of idle tenants.
+/// How often the gateway forgets the rates of idle tenants.
 const TIDY_INTERVAL: Duration = Duration::from_secs(5);
 /// The pause between two refreshes.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(3);
@@ -29,7 +29,7 @@ pub(crate) async fn sweep(inspect: Arc<dyn Inspect>) {
     sweep_every(SWEEP_INTERVAL, Arc::downgrade(&inspect)).await;
 }
 
-/// Keeps histograms and rate limits from growing.
+/// Keeps rate limits from growing, and the count of failed fetches up to date.
 pub(crate) async fn tidy(runtime: Arc<Runtime>) {
     loop {
         sleep(TIDY_INTERVAL).await;

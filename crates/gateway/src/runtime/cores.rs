@@ -29,6 +29,11 @@ const OTHER_THREADS: usize = 0;
 /// The values of a [`PerCore`]. Further cores share the values of earlier ones.
 const POSITIONS: usize = 65;
 
+/// A number of this thread's core, or that of all other threads together.
+pub(crate) fn position() -> usize {
+    POSITION.get()
+}
+
 /// The cores of a gateway.
 pub(crate) struct Cores {
     cores: Box<[Core]>,

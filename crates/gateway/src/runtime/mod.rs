@@ -170,15 +170,15 @@ impl Runtime {
     pub(crate) async fn replace_plan(&self, plan: Plan, classes: ConfiguredClasses) {
         let limits = plan.config.limits.clone();
         self.classes.replace_base(classes).await;
+        // Before the plan, whose routes keep the counters that they find first.
+        self.metrics.set_label_values(limits.label_values);
         self.plan.store(Arc::new(plan));
         self.limiter.set_limits(&limits);
         self.engine().set_limits(engine_limits(&limits));
-        self.metrics.set_label_values(limits.label_values);
     }
 
-    /// Folds histograms and forgets the rates of idle tenants.
+    /// Counts failed fetches of issuers' keys and forgets the rates of idle tenants.
     pub(crate) fn tidy(&self) {
-        self.metrics.fold();
         for (issuer, times) in self.plan.load().callers.failures() {
             self.metrics.jwks_failed(issuer, times);
         }

@@ -12,9 +12,9 @@ use onceward_core::identity::Endpoint;
 use onceward_http::rules::{Credentials, FinalAnswers, Hosts, Rules};
 
 use crate::callers::Callers;
-use crate::config::{self, Access, Config};
+use crate::config::{self, Access, Config, EndpointName};
 use crate::listen::peer::TrustedProxies;
-use crate::observe::metrics::Metrics;
+use crate::observe::metrics::{Metrics, PlannedMetrics, endpoint_label};
 use crate::request::route_table::RouteTable;
 use crate::upstream::forward::Forwarder;
 use crate::upstream::{self, UpstreamClient, UpstreamError};
@@ -23,6 +23,8 @@ use crate::upstream::{self, UpstreamClient, UpstreamError};
 pub(crate) struct Plan {
     pub(crate) config: Config,
     pub(crate) routes: RouteTable,
+    /// Whether a route has an endpoint of its own: not without configuration.
+    pub(crate) has_endpoints: bool,
     pub(crate) callers: Callers,
     pub(crate) trusted: TrustedProxies,
     pub(crate) forwarders: BTreeMap<Arc<str>, Arc<Forwarder>>,
@@ -35,6 +37,7 @@ pub(crate) struct PlannedRoute {
     pub(crate) route: config::Route,
     pub(crate) rules: Arc<Rules>,
     pub(crate) forwarder: Arc<Forwarder>,
+    pub(crate) metrics: PlannedMetrics,
     pub(crate) body_limit: usize,
     /// How long the upstream may take.
     pub(crate) timeout: Duration,
@@ -109,7 +112,7 @@ impl Plan {
             forwarders.insert(name.clone(), forwarder);
         }
         let routes = config.routes.iter().map(|route| {
-            let planned = planned(route, &config, &forwarders)?;
+            let planned = planned(route, &config, &forwarders, metrics)?;
             Ok(Arc::new(planned))
         });
         let routes = RouteTable::new(routes.collect::<Result<_, PlanError>>()?);
@@ -121,10 +124,12 @@ impl Plan {
             source,
         })?;
         let event_routes = forwarders.iter().filter_map(|(name, forwarder)| {
-            let planned = event_route(name, &config, forwarder)?;
+            let planned = event_route(name, &config, forwarder, metrics)?;
             Some((name.clone(), Arc::new(planned)))
         });
+        let is_endpoint = |route: &config::Route| route.endpoint != EndpointName::ByPath;
         Ok(Self {
+            has_endpoints: config.routes.iter().any(is_endpoint),
             event_routes: event_routes.collect(),
             trusted: TrustedProxies::from(config.server.trusted_proxies.clone()),
             routes,
@@ -164,6 +169,7 @@ fn event_route(
     name: &Arc<str>,
     config: &Config,
     forwarder: &Arc<Forwarder>,
+    metrics: &Metrics,
 ) -> Option<PlannedRoute> {
     let settings = config.upstreams.get(name)?;
     let class = config.classes.get(&config.webhooks.class)?;
@@ -183,6 +189,7 @@ fn event_route(
             rules.final_answers = FinalAnswers::Accepted;
         })),
         forwarder: forwarder.clone(),
+        metrics: metrics.planned(endpoint_label(&route.endpoint)),
         body_limit: server.body_limit,
         timeout,
         route,
@@ -220,6 +227,7 @@ fn planned(
     route: &config::Route,
     config: &Config,
     forwarders: &BTreeMap<Arc<str>, Arc<Forwarder>>,
+    metrics: &Metrics,
 ) -> Result<PlannedRoute, PlanError> {
     let no_upstream = || PlanError::NoUpstream {
         path: route.path.clone(),
@@ -262,6 +270,7 @@ fn planned(
             rules.joined = route.joined;
         })),
         forwarder: forwarder.clone(),
+        metrics: metrics.planned(endpoint_label(&route.endpoint)),
         body_limit: route.body_limit.unwrap_or(config.server.body_limit),
         timeout,
         route: route.clone(),

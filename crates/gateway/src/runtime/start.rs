@@ -80,9 +80,6 @@ pub enum StartError {
     /// The threads that serve requests cannot be started.
     #[error("the threads that serve requests cannot be started: {0}")]
     Threads(io::Error),
-    /// The metrics cannot be set up.
-    #[error("the metrics cannot be set up: {0}")]
-    Metrics(#[from] metrics_exporter_prometheus::BuildError),
 }
 
 impl From<secrets::SecretError> for StartError {
@@ -159,7 +156,7 @@ pub(crate) struct Opened {
 impl Opened {
     /// Opens the store, makes the plan, and makes the runtime from both.
     pub(crate) async fn open(config: Config, clock: Arc<dyn Clock>) -> Result<Self, StartError> {
-        let metrics = Arc::new(Metrics::new()?);
+        let metrics = Arc::new(Metrics::new());
         let secrets = SecretReader::new(&config.secrets)?;
         let operators = operator_tokens(&config, &secrets).await?;
         let key = gateway_key(&config)?;

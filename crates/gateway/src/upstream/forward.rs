@@ -35,13 +35,15 @@ use crate::runtime::plan::PlannedRoute;
 use crate::upstream::request_body::StreamedBody;
 use crate::upstream::{OutgoingBody, SendError, UpstreamClient};
 
-const FORWARDED: HeaderName = HeaderName::from_static("forwarded");
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
-/// More headers that some upstreams trust because proxies set them: the client's
-/// address, or a target that replaces the request's own.
-const PROXY_HEADERS: [&str; 5] = [
+/// Headers that belong to the gateway and its client, or that some upstreams trust
+/// because proxies set them: the client's address, or a target that replaces the
+/// request's own.
+const PROXY_HEADERS: [&str; 7] = [
+    "expect",
+    "forwarded",
     "x-real-ip",
     "true-client-ip",
     "cf-connecting-ip",
@@ -173,8 +175,7 @@ impl Forwarder {
                 Err(Problem::no_answer_unprotected())
             }
             Ok(Ok(mut response)) => {
-                fields::strip_hop_by_hop(response.headers_mut());
-                fields::strip_internal(response.headers_mut());
+                strip_for_client(response.headers_mut());
                 Ok(response)
             }
             Ok(Err(_)) if progress.is_broken_off() => Err(Problem::new(
@@ -202,8 +203,7 @@ impl Forwarder {
         match within(context.route.timeout, sending).await {
             Ok(Ok(response)) if is_switch(&response) => Err(Problem::no_answer_unprotected()),
             Ok(Ok(mut response)) => {
-                fields::strip_hop_by_hop(response.headers_mut());
-                fields::strip_internal(response.headers_mut());
+                strip_for_client(response.headers_mut());
                 Ok(response)
             }
             Ok(Err(error)) => Err(unanswered_problem(&error)),
@@ -290,21 +290,17 @@ impl Forwarder {
         let peer = &context.peer;
         let client_host = peer.host().cloned().or_else(|| host(parts));
         let headers = &mut parts.headers;
-        fields::strip_hop_by_hop(headers);
-        headers.remove(header::EXPECT);
-        for name in &fields::FROM_GATEWAY_ONLY {
-            headers.remove(name);
-        }
-        for name in untrusted_names(headers) {
-            headers.remove(name);
-        }
+        let is_open = context.route.route.access == Access::Anyone;
+        fields::strip_hop_by_hop_and(headers, |name, value| {
+            is_withheld(name.as_str())
+                || fields::is_from_gateway_only(name)
+                || match context.by {
+                    Some(by) => is_checked_credential(name, by),
+                    None => is_open && is_own_key(name, value),
+                }
+        });
         if takes_trailers {
             headers.insert(header::TE, HeaderValue::from_static("trailers"));
-        }
-        match context.by {
-            Some(by) => strip_credentials(headers, by),
-            None if context.route.route.access == Access::Anyone => strip_own_keys(headers),
-            None => {}
         }
         if !context.caller.is_local() {
             add_caller_headers(headers, &context.caller);
@@ -316,9 +312,7 @@ impl Forwarder {
         for (name, value) in &rules.set {
             headers.insert(name.clone(), value.clone());
         }
-        let ip = peer.address().ip().to_string();
-        let ip = HeaderValue::try_from(ip).expect("an address is visible ASCII");
-        headers.insert(X_FORWARDED_FOR, ip);
+        headers.insert(X_FORWARDED_FOR, peer.forwarded_for().clone());
         let scheme = HeaderValue::from_static(peer.scheme());
         headers.insert(X_FORWARDED_PROTO, scheme);
         // An upstream with a configured `host` receives this header too, so the
@@ -339,33 +333,39 @@ impl Forwarder {
     }
 }
 
-/// Removes the credential that the gateway has checked. A JWT is kept, because the
-/// upstream may read it too; API keys and the scheduler's signature are only for the
-/// gateway.
-fn strip_credentials(headers: &mut HeaderMap, by: KnownBy) {
+/// Removes the headers of an upstream's answer that are not for the client.
+fn strip_for_client(headers: &mut HeaderMap) {
+    fields::strip_hop_by_hop_and(headers, |name, _| fields::is_internal(name));
+}
+
+/// Whether a header is not forwarded: proxies set it, or its name has an underscore,
+/// which many upstreams read as a hyphen. The gateway has answered `Expect` itself.
+fn is_withheld(name: &str) -> bool {
+    name.starts_with("x-forwarded-") || PROXY_HEADERS.contains(&name) || name.contains('_')
+}
+
+/// Whether a header contains the credential that the gateway has checked. A JWT is
+/// kept, because the upstream may read it too; API keys and the scheduler's signature
+/// are only for the gateway.
+fn is_checked_credential(name: &HeaderName, by: KnownBy) -> bool {
     match by {
-        KnownBy::Jwt => {}
-        KnownBy::ApiKey | KnownBy::Unkey => {
-            headers.remove(header::AUTHORIZATION);
-            headers.remove(X_API_KEY);
-        }
-        KnownBy::Scheduler => drop(headers.remove(X_SCHEDULE_SIGNATURE)),
+        KnownBy::Jwt => false,
+        KnownBy::ApiKey | KnownBy::Unkey => *name == header::AUTHORIZATION || *name == X_API_KEY,
+        KnownBy::Scheduler => *name == X_SCHEDULE_SIGNATURE,
     }
 }
 
-/// Removes the gateway's own API keys and signatures on a route without
-/// authentication: the upstream must not learn them.
-fn strip_own_keys(headers: &mut HeaderMap) {
+/// Whether a header contains the gateway's own API key or signature: on a route
+/// without authentication the upstream must not learn it.
+fn is_own_key(name: &HeaderName, value: &HeaderValue) -> bool {
     let is_own = |line: &HeaderValue| {
         let mut words = line.as_bytes().rsplit(|byte| *byte == b' ');
         words.next().is_some_and(|key| key.starts_with(b"ow_"))
     };
-    for name in [header::AUTHORIZATION, X_API_KEY] {
-        if headers.get_all(&name).iter().any(is_own) {
-            headers.remove(name);
-        }
+    match name.as_str() {
+        "authorization" | "x-api-key" => is_own(value),
+        name => name == "x-schedule-signature",
     }
-    headers.remove(X_SCHEDULE_SIGNATURE);
 }
 
 /// Copies bytes in both directions until one side ends.
@@ -425,22 +425,6 @@ fn host(parts: &Parts) -> Option<HeaderValue> {
         Some(host) => Some(host.clone()),
         None => HeaderValue::try_from(parts.uri.authority()?.as_str()).ok(),
     }
-}
-
-/// Headers that proxies set, and names with an underscore, which many upstreams read
-/// as a hyphen.
-fn untrusted_names(headers: &HeaderMap) -> Vec<HeaderName> {
-    headers
-        .keys()
-        .filter(|name| {
-            let text = name.as_str();
-            **name == FORWARDED
-                || text.starts_with("x-forwarded-")
-                || text.contains('_')
-                || PROXY_HEADERS.contains(&text)
-        })
-        .cloned()
-        .collect()
 }
 
 /// Forwards the key of an unprotected request unchanged, unless it looks like a

@@ -113,7 +113,7 @@ async fn bench_with(operators: Vec<OperatorToken>, reload: Option<Reload>) -> Be
         engine: engine.clone(),
         inspect: store.clone(),
         courier_wakeup: Arc::default(),
-        metrics: Arc::new(Metrics::new().expect("metrics")),
+        metrics: Arc::new(Metrics::new()),
         draining: Arc::new(AtomicBool::new(false)),
         store_health: store_health.clone(),
         classes: classes.clone(),

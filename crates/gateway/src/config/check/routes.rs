@@ -525,7 +525,7 @@ fn classify_header(name: &HeaderName) -> Forbidden {
         header::PROXY_AUTHENTICATE,
     ];
     let text = name.as_str();
-    let ours = fields::FROM_GATEWAY_ONLY.contains(name)
+    let ours = fields::is_from_gateway_only(name)
         || text.starts_with("idempotency-")
         || text.starts_with("idempotent-")
         || text.starts_with("x-forwarded-")

@@ -5,13 +5,14 @@
 //! share the series `other`.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
-use metrics::{Counter, Gauge, Histogram, Key, Label, Recorder};
-use metrics_exporter_prometheus::PrometheusRecorder;
+use foldhash::fast::RandomState;
+use metrics::{Counter, Gauge, Key, Label, Recorder};
 
-use super::{METADATA, MetricRegistry, OTHER, UpstreamMetrics};
+use super::histogram::Histogram;
+use super::{METADATA, MetricRegistry, OTHER, RequestMetrics, UpstreamMetrics};
 
 /// The maximum number of values of a label, if they come from the program or the
 /// configuration.
@@ -19,28 +20,29 @@ const VALUES_MAX: usize = 1024;
 
 /// A handle of one series.
 pub(super) trait Handle: Clone {
-    fn register(recorder: &PrometheusRecorder, key: &Key) -> Self;
+    fn register(registry: &MetricRegistry, key: &Key) -> Self;
 }
 
 impl Handle for Counter {
-    fn register(recorder: &PrometheusRecorder, key: &Key) -> Self {
-        recorder.register_counter(key, &METADATA)
+    fn register(registry: &MetricRegistry, key: &Key) -> Self {
+        registry.recorder.register_counter(key, &METADATA)
     }
 }
 
 impl Handle for Gauge {
-    fn register(recorder: &PrometheusRecorder, key: &Key) -> Self {
-        recorder.register_gauge(key, &METADATA)
+    fn register(registry: &MetricRegistry, key: &Key) -> Self {
+        registry.recorder.register_gauge(key, &METADATA)
     }
 }
 
 impl Handle for Histogram {
-    fn register(recorder: &PrometheusRecorder, key: &Key) -> Self {
-        recorder.register_histogram(key, &METADATA)
+    fn register(registry: &MetricRegistry, key: &Key) -> Self {
+        registry.histograms.get(key)
     }
 }
 
-type SeriesByValue<T> = HashMap<Box<str>, T>;
+/// Hashed cheaply: the number of values is bounded.
+type SeriesByValue<T> = HashMap<Box<str>, T, RandomState>;
 type Make<T> = Box<dyn Fn(&str) -> T + Send + Sync>;
 
 /// Series by the value of a label.
@@ -143,13 +145,40 @@ impl Family<Arc<Family<Counter>>> {
     }
 }
 
+/// A family whose usual values the program counts by position, so that finding their
+/// series takes no look-up. A series begins when it is first used.
+pub(super) struct Positioned<T, const N: usize> {
+    series: [OnceLock<T>; N],
+    family: Family<T>,
+}
+
+impl<T: Clone, const N: usize> Positioned<T, N> {
+    pub(super) fn new(family: Family<T>) -> Self {
+        Self {
+            series: [const { OnceLock::new() }; N],
+            family,
+        }
+    }
+
+    /// The series with this value, which always has this position.
+    pub(super) fn at(&self, position: usize, value: &'static str) -> &T {
+        self.series[position].get_or_init(|| self.family.of(value))
+    }
+
+    /// The series with a value that has no position.
+    pub(super) fn of(&self, value: &str) -> T {
+        self.family.of(value)
+    }
+}
+
 /// The durations of requests, by endpoint and status class.
-pub(super) fn requests(registry: &MetricRegistry) -> Family<Arc<Family<Histogram>>> {
+pub(super) fn requests(registry: &MetricRegistry) -> Family<Arc<RequestMetrics>> {
     const NAME: &str = "onceward_request_duration_seconds";
     let registry = registry.clone();
     Family::new(move |endpoint| {
         let labels = vec![Label::new("endpoint", endpoint.to_owned())];
-        Arc::new(Family::histograms(&registry, NAME, labels, "status"))
+        let histograms = Family::histograms(&registry, NAME, labels, "status");
+        Arc::new(RequestMetrics(Positioned::new(histograms)))
     })
 }
 
@@ -160,6 +189,6 @@ pub(super) fn upstreams(registry: &MetricRegistry) -> Family<Arc<UpstreamMetrics
     Family::new(move |upstream| {
         let labels = vec![Label::new("upstream", upstream.to_owned())];
         let histograms = Family::histograms(&registry, NAME, labels, "outcome");
-        Arc::new(UpstreamMetrics(histograms))
+        Arc::new(UpstreamMetrics(Positioned::new(histograms)))
     })
 }

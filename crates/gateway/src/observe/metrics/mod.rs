@@ -8,6 +8,7 @@
 
 mod failed_events;
 mod family;
+mod histogram;
 mod names;
 mod route;
 mod store;
@@ -16,10 +17,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use http::StatusCode;
-use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata};
-use metrics_exporter_prometheus::{
-    BuildError, Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder,
-};
+use metrics::{Counter, Gauge, Key, Label, Level, Metadata};
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 use onceward_core::caller::Caller;
 use onceward_core::deadline::within;
 use onceward_core::engine::Engine;
@@ -31,17 +30,13 @@ use onceward_http::problem::Code;
 use tokio::time::Instant;
 
 use self::failed_events::FailedEvents;
-use self::family::{Family, Handle};
+use self::family::{Family, Handle, Positioned};
+use self::histogram::{Histogram, Histograms};
 use self::route::CallerMetrics;
-pub(crate) use self::route::RouteMetrics;
+pub(crate) use self::route::{PlannedMetrics, RouteMetrics};
 use crate::admin::StoreHealth;
 use crate::config::{EndpointName, KnownBy, Limits, SameBytes};
 use crate::listen::ConnectionCounts;
-
-/// Upper bounds of the latency histograms, in seconds.
-const BUCKETS: [f64; 14] = [
-    0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0,
-];
 
 /// The deadline of the store's statistics.
 const STATS_DEADLINE: Duration = Duration::from_secs(2);
@@ -65,11 +60,14 @@ pub(crate) fn endpoint_label(naming: &EndpointName) -> &str {
 
 /// Registers series. Clones share them.
 #[derive(Clone)]
-struct MetricRegistry(Arc<PrometheusRecorder>);
+struct MetricRegistry {
+    recorder: Arc<PrometheusRecorder>,
+    histograms: Arc<Histograms>,
+}
 
 impl MetricRegistry {
     fn get<H: Handle>(&self, key: &Key) -> H {
-        H::register(&self.0, key)
+        H::register(self, key)
     }
 
     fn plain<H: Handle>(&self, name: &'static str) -> H {
@@ -82,8 +80,8 @@ pub(crate) struct Metrics {
     registry: MetricRegistry,
     handle: PrometheusHandle,
     callers: CallerMetrics,
-    /// By endpoint, then by status class.
-    requests: Family<Arc<Family<Histogram>>>,
+    /// By endpoint.
+    requests: Family<Arc<RequestMetrics>>,
     /// By upstream.
     upstreams: Family<Arc<UpstreamMetrics>>,
     /// By tenant, then by limit.
@@ -144,13 +142,14 @@ impl Limit {
 }
 
 impl Metrics {
-    pub(crate) fn new() -> Result<Self, BuildError> {
-        let recorder = PrometheusBuilder::new()
-            .set_buckets_for_metric(Matcher::Suffix("_duration_seconds".to_owned()), &BUCKETS)?
-            .build_recorder();
+    pub(crate) fn new() -> Self {
+        let recorder = PrometheusBuilder::new().build_recorder();
         names::describe(&recorder);
         let handle = recorder.handle();
-        let registry = MetricRegistry(Arc::new(recorder));
+        let registry = MetricRegistry {
+            recorder: Arc::new(recorder),
+            histograms: Arc::default(),
+        };
         let build = Key::from_parts(
             "onceward_build_info",
             vec![Label::new("version", env!("CARGO_PKG_VERSION"))],
@@ -159,7 +158,7 @@ impl Metrics {
         let reloads = Family::counters(&registry, "onceward_reloads_total", vec![], "outcome");
         let reload_successful: Gauge = registry.plain("onceward_reload_successful");
         reload_successful.set(1.0);
-        Ok(Self {
+        Self {
             handle,
             callers: CallerMetrics::new(&registry, Limits::default().label_values),
             requests: family::requests(&registry),
@@ -217,7 +216,7 @@ impl Metrics {
                 bytes: registry.plain("onceward_stored_bytes"),
             },
             registry,
-        })
+        }
     }
 
     /// The counters of a caller on a route, found without a lock. `endpoint` is
@@ -240,8 +239,12 @@ impl Metrics {
     pub(crate) fn request_took(&self, endpoint: Option<&str>, status: StatusCode, time: Duration) {
         self.requests
             .of(endpoint.unwrap_or(NO_ROUTE))
-            .of(status_class(status))
-            .record(time);
+            .took(status, time);
+    }
+
+    /// The metrics of a planned route. `endpoint` is that of [`endpoint_label`].
+    pub(crate) fn planned(&self, endpoint: &str) -> PlannedMetrics {
+        PlannedMetrics::new(self.requests.of(endpoint))
     }
 
     /// The histograms of an upstream, by its name in the configuration.
@@ -376,19 +379,14 @@ impl Metrics {
             Ok(Err(error)) => tracing::warn!(%error, "the store's statistics could not be read"),
             Err(_) => tracing::warn!("reading the store's statistics timed out"),
         }
-        self.handle.render()
+        self.counted()
     }
 
     /// Renders the metrics without an engine and a store.
-    #[cfg(test)]
     pub(crate) fn counted(&self) -> String {
-        self.handle.render()
-    }
-
-    /// Folds the samples of histograms, which otherwise grow until the metrics are
-    /// read.
-    pub(crate) fn fold(&self) {
-        self.handle.run_upkeep();
+        let mut page = self.handle.render();
+        self.registry.histograms.render(&mut page);
+        page
     }
 }
 
@@ -402,13 +400,20 @@ impl Gauges {
     }
 }
 
-fn status_class(status: StatusCode) -> &'static str {
-    match status.as_u16() {
-        100..200 => "1xx",
-        200..300 => "2xx",
-        300..400 => "3xx",
-        400..500 => "4xx",
-        _ => "5xx",
+/// The durations of requests at an endpoint, by status class.
+pub(crate) struct RequestMetrics(Positioned<Histogram, 5>);
+
+impl RequestMetrics {
+    /// Records the time from a request's head to its answer's head.
+    fn took(&self, status: StatusCode, time: Duration) {
+        let (position, class) = match status.as_u16() {
+            100..200 => (0, "1xx"),
+            200..300 => (1, "2xx"),
+            300..400 => (2, "3xx"),
+            400..500 => (3, "4xx"),
+            _ => (4, "5xx"),
+        };
+        self.0.at(position, class).record(time);
     }
 }
 
@@ -423,7 +428,7 @@ fn method(by: Option<KnownBy>) -> &'static str {
 }
 
 /// The durations of requests to an upstream, by outcome.
-pub(crate) struct UpstreamMetrics(Family<Histogram>);
+pub(crate) struct UpstreamMetrics(Positioned<Histogram, 3>);
 
 /// The outcome of sending a request upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -450,9 +455,9 @@ impl SendOutcome {
 impl UpstreamMetrics {
     /// Starts a timer. A timer that is dropped before its end counts as lost,
     /// because the wait was given up.
-    pub(crate) fn begin(self: &Arc<Self>) -> UpstreamTimer {
+    pub(crate) fn begin(&self) -> UpstreamTimer<'_> {
         UpstreamTimer {
-            metrics: self.clone(),
+            metrics: self,
             start: Instant::now(),
             sent: SendOutcome::Lost,
         }
@@ -460,22 +465,23 @@ impl UpstreamMetrics {
 }
 
 /// Times a request to an upstream.
-pub(crate) struct UpstreamTimer {
-    metrics: Arc<UpstreamMetrics>,
+pub(crate) struct UpstreamTimer<'a> {
+    metrics: &'a UpstreamMetrics,
     start: Instant,
     sent: SendOutcome,
 }
 
-impl UpstreamTimer {
+impl UpstreamTimer<'_> {
     /// Records the duration under its outcome.
     pub(crate) fn end(mut self, sent: SendOutcome) {
         self.sent = sent;
     }
 }
 
-impl Drop for UpstreamTimer {
+impl Drop for UpstreamTimer<'_> {
     fn drop(&mut self) {
-        let histogram = self.metrics.0.of(self.sent.as_str());
+        let series = &self.metrics.0;
+        let histogram = series.at(self.sent as usize, self.sent.as_str());
         histogram.record(self.start.elapsed());
     }
 }

@@ -2,7 +2,7 @@
 //! `idempotency_`, `transport_` and `handler_` come from CONTRACT; all others
 //! begin with `onceward_`.
 
-use metrics::{Recorder, Unit};
+use metrics::Recorder;
 use metrics_exporter_prometheus::PrometheusRecorder;
 
 const COUNTERS: [(&str, &str); 21] = [
@@ -152,7 +152,7 @@ const HISTOGRAMS: [(&str, &str); 3] = [
     ),
 ];
 
-/// Registers the help text of each metric.
+/// Registers the help text of each counter and gauge.
 pub(super) fn describe(recorder: &PrometheusRecorder) {
     for (name, text) in COUNTERS {
         recorder.describe_counter(name.into(), None, text.into());
@@ -160,9 +160,12 @@ pub(super) fn describe(recorder: &PrometheusRecorder) {
     for (name, text) in GAUGES {
         recorder.describe_gauge(name.into(), None, text.into());
     }
-    for (name, text) in HISTOGRAMS {
-        recorder.describe_histogram(name.into(), Some(Unit::Seconds), text.into());
-    }
+}
+
+/// The help text of a histogram.
+pub(super) fn help_of_histogram(name: &str) -> Option<&'static str> {
+    let known = HISTOGRAMS.iter().find(|(known, _)| *known == name);
+    known.map(|(_, help)| *help)
 }
 
 /// The names of all metrics.

@@ -4,17 +4,21 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use http::HeaderMap;
+use foldhash::fast::RandomState;
+use http::{HeaderMap, StatusCode};
 use metrics::{Counter, Key, Label};
+use onceward_core::caller::Caller;
 use onceward_core::record::State;
 use onceward_http::fields;
 use onceward_http::problem::Code;
 use onceward_http::run::Outcome;
 
-use super::family::Family;
-use super::{MetricRegistry, OTHER};
+use super::family::{Family, Positioned};
+use super::{MetricRegistry, Metrics, OTHER, RequestMetrics};
+use crate::config::Policy;
 
 /// The maximum number of pairs of endpoint and class with separate counters per
 /// caller. Only reloads with ever new names exceed it.
@@ -28,9 +32,12 @@ pub(super) struct CallerMetrics {
     other: Arc<TenantProject>,
 }
 
+/// Hashed cheaply: the number of names is bounded.
+type ByName<T> = HashMap<Box<str>, T, RandomState>;
+
 #[derive(Clone, Default)]
 struct TenantProjects {
-    by_tenant: HashMap<Box<str>, HashMap<Box<str>, Arc<TenantProject>>>,
+    by_tenant: ByName<ByName<Arc<TenantProject>>>,
     count: usize,
 }
 
@@ -89,7 +96,7 @@ pub(super) struct TenantProject {
     registry: MetricRegistry,
     tenant: Box<str>,
     project: Box<str>,
-    routes: ArcSwap<HashMap<Box<str>, Vec<Arc<RouteMetrics>>>>,
+    routes: ArcSwap<ByName<Vec<Arc<RouteMetrics>>>>,
     /// The counters of all routes beyond the bound.
     other: OnceLock<Arc<RouteMetrics>>,
 }
@@ -148,7 +155,7 @@ impl TenantProject {
 }
 
 fn find<'a>(
-    routes: &'a HashMap<Box<str>, Vec<Arc<RouteMetrics>>>,
+    routes: &'a ByName<Vec<Arc<RouteMetrics>>>,
     endpoint: &str,
     class: &str,
 ) -> Option<&'a Arc<RouteMetrics>> {
@@ -156,10 +163,45 @@ fn find<'a>(
     routes.iter().find(|route| *route.class == *class)
 }
 
+/// The metrics of a planned route, found without a look-up.
+pub(crate) struct PlannedMetrics {
+    requests: Arc<RequestMetrics>,
+    /// The counters of requests whose caller is not known.
+    local: OnceLock<Arc<RouteMetrics>>,
+}
+
+impl PlannedMetrics {
+    pub(super) fn new(requests: Arc<RequestMetrics>) -> Self {
+        Self {
+            requests,
+            local: OnceLock::new(),
+        }
+    }
+
+    /// Records the time from a request's head to its answer's head.
+    pub(crate) fn request_took(&self, status: StatusCode, time: Duration) {
+        self.requests.took(status, time);
+    }
+
+    /// The counters of a caller on this route, which has this endpoint and class.
+    pub(crate) fn of(
+        &self,
+        metrics: &Metrics,
+        caller: &Caller,
+        (endpoint, class): (&str, &str),
+    ) -> Arc<RouteMetrics> {
+        let find = || metrics.of(caller, endpoint, class);
+        match caller.is_local() {
+            true => self.local.get_or_init(find).clone(),
+            false => find(),
+        }
+    }
+}
+
 /// The counters of one caller on one route.
 pub(crate) struct RouteMetrics {
     class: Box<str>,
-    present: Family<Counter>,
+    present: Positioned<Counter, 3>,
     missing: Counter,
     invalid: Family<Counter>,
     translation_failed: Family<Counter>,
@@ -168,7 +210,7 @@ pub(crate) struct RouteMetrics {
     hit_completed: Counter,
     hit_failed: Counter,
     bypassed: Counter,
-    outcomes: Family<Counter>,
+    outcomes: Positioned<Counter, 2>,
 }
 
 impl RouteMetrics {
@@ -191,7 +233,7 @@ impl RouteMetrics {
         let hits = by("idempotency_cache_hit_total", "restate_status");
         Self {
             class: class.into(),
-            present: by("idempotency_key_present_total", "case"),
+            present: Positioned::new(by("idempotency_key_present_total", "case")),
             missing: by("idempotency_key_missing_total", "class").of(class),
             invalid: by("idempotency_key_invalid_total", "reason"),
             translation_failed: by("transport_translation_failed_total", "provider"),
@@ -200,14 +242,19 @@ impl RouteMetrics {
             hit_completed: hits.of("completed"),
             hit_failed: hits.of("failed"),
             bypassed: counter("onceward_bypassed_total"),
-            outcomes: by("onceward_protected_total", "outcome"),
+            outcomes: Positioned::new(by("onceward_protected_total", "outcome")),
         }
     }
 
     /// Counts a request with a key from the client or from a provider's identifier.
     /// The policy determines the case.
-    pub(crate) fn key_present(&self, case: &'static str) {
-        self.present.of(case).increment(1);
+    pub(crate) fn key_present(&self, policy: Policy) {
+        let position = match policy {
+            Policy::RequiredA | Policy::Accepted | Policy::Prohibited => 0,
+            Policy::RequiredB => 1,
+            Policy::HandlerInternalC => 2,
+        };
+        self.present.at(position, policy.case()).increment(1);
     }
 
     /// Counts a request without a key, where the policy accepts one.
@@ -248,7 +295,12 @@ impl RouteMetrics {
 
     /// Counts a protected request by its outcome.
     pub(crate) fn ended(&self, outcome: Outcome) {
-        self.outcomes.of(outcome.as_str()).increment(1);
+        let word = outcome.as_str();
+        match outcome {
+            Outcome::Replayed(_) => self.outcomes.at(0, word).increment(1),
+            Outcome::Ran(State::Completed) => self.outcomes.at(1, word).increment(1),
+            _ => self.outcomes.of(word).increment(1),
+        }
         match outcome {
             Outcome::Replayed(State::Failed) => self.hit_failed.increment(1),
             Outcome::Replayed(_) => self.hit_completed.increment(1),

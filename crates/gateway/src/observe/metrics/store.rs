@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use metrics::{Histogram, Label};
+use metrics::Label;
 use onceward_core::identity::{Digest, OperationId};
 use onceward_core::record::{Attempt, Fence, Record, Settled, Settlement};
 use onceward_core::store::{Claim, ClaimRequest, Store, StoreError};
@@ -16,6 +16,7 @@ use tokio::time::Instant;
 
 use super::MetricRegistry;
 use super::family::Family;
+use super::histogram::Histogram;
 use crate::admin::StoreHealth;
 
 const NAME: &str = "onceward_store_duration_seconds";

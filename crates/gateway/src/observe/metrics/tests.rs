@@ -5,9 +5,10 @@ use onceward_core::record::State;
 use onceward_http::run::Outcome;
 
 use super::*;
+use crate::config::Policy;
 
 fn metrics() -> Metrics {
-    Metrics::new().expect("metrics")
+    Metrics::new()
 }
 
 fn caller(tenant: &str, project: &str) -> Caller {
@@ -37,7 +38,7 @@ fn assert_line(metrics: &Metrics, line: &str) {
 fn counters_have_the_names_and_labels_of_the_contract() {
     let metrics = metrics();
     let route = metrics.of(&caller("acme", "shop"), "payments.create", "financial");
-    route.key_present("A");
+    route.key_present(Policy::Accepted);
     route.key_missing();
     route.key_invalid("charset");
     route.translation_failed("stripe");
@@ -87,7 +88,7 @@ fn ten_thousand_callers_make_no_more_series_than_the_limit() {
     metrics.set_label_values(3);
     let ask = |number: usize| {
         let caller = caller(&format!("t{number}"), "p");
-        metrics.of(&caller, "e", "c").key_present("A");
+        metrics.of(&caller, "e", "c").key_present(Policy::Accepted);
         metrics.limited(&caller, Limit::Requests);
     };
     (0..4).for_each(ask);
@@ -111,7 +112,11 @@ fn ten_thousand_callers_make_no_more_series_than_the_limit() {
 fn a_higher_limit_admits_more_series_and_a_lower_one_removes_none() {
     let metrics = metrics();
     metrics.set_label_values(0);
-    let asks = |tenant| metrics.of(&caller(tenant, "p"), "e", "c").key_present("A");
+    let asks = |tenant| {
+        metrics
+            .of(&caller(tenant, "p"), "e", "c")
+            .key_present(Policy::Accepted)
+    };
     asks("a");
     metrics.set_label_values(1);
     asks("a");
@@ -144,7 +149,7 @@ fn many_threads_count_together() {
             scope.spawn(|| {
                 for number in 0..1_000 {
                     let caller = caller(&format!("t{}", number % 100), "p");
-                    metrics.of(&caller, "e", "c").key_present("A");
+                    metrics.of(&caller, "e", "c").key_present(Policy::Accepted);
                 }
             });
         }

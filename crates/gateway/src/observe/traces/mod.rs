@@ -123,13 +123,8 @@ impl Trace {
         self.span.context.id()
     }
 
-    /// Adds the endpoint of the request and, once known, its caller.
-    pub(crate) fn about(
-        &mut self,
-        endpoint: &str,
-        policy: Option<Policy>,
-        caller: Option<&Caller>,
-    ) {
+    /// Adds the endpoint of the request, its policy and its caller.
+    pub(crate) fn about(&mut self, endpoint: &str, policy: Option<Policy>, caller: &Caller) {
         let span = &mut self.span;
         if !span.is_recorded() {
             return;
@@ -139,10 +134,8 @@ impl Trace {
         if let Some(policy) = policy {
             span.note("onceward.policy", policy.as_str());
         }
-        if let Some(caller) = caller {
-            span.note("onceward.tenant", caller.tenant());
-            span.note("onceward.project", caller.project());
-        }
+        span.note("onceward.tenant", caller.tenant());
+        span.note("onceward.project", caller.project());
     }
 
     /// A link that makes child spans of this one, even after the request has ended.
@@ -399,7 +392,7 @@ mod tests {
         // The collector accepts connections and never answers.
         let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = silent.local_addr().expect("bound");
-        let metrics = Metrics::new().expect("metrics");
+        let metrics = Metrics::new();
         let tracer = tracer(format!("http://{address}"), &metrics);
         // This loop never awaits, so no span leaves the queue meanwhile.
         for _ in 0..10_000 {
@@ -422,7 +415,7 @@ mod tests {
 
     #[tokio::test]
     async fn ids_are_never_zero_and_never_repeated() {
-        let metrics = Metrics::new().expect("metrics");
+        let metrics = Metrics::new();
         let tracer = tracer("http://127.0.0.1:9".to_owned(), &metrics);
         let mut headers = HeaderMap::new();
         let mut seen = std::collections::BTreeSet::new();

@@ -247,7 +247,7 @@ impl IngestContext<'_> {
         work: impl Future<Output = Result<T, Refused>>,
         outcome_of: impl Fn(&T) -> (Outcome, Option<OperationId>),
     ) -> Result<T, Refused> {
-        self.metrics.key_present(Policy::RequiredB.case());
+        self.metrics.key_present(Policy::RequiredB);
         let entry = self.runtime.access_log().begin(self.log_request(key));
         let done = work.await;
         let (outcome, id) = match &done {
