@@ -132,7 +132,7 @@ pub(super) fn route<'a>(
     }
     match found {
         // The upstream may read the path as that of another route.
-        RouteMatch::Route(route)
+        RouteMatch::Route(_)
             if !is_declared && plan.routes.all().len() > 1 && has_doubtful_slash(path) =>
         {
             Err(Problem::new(

@@ -163,6 +163,10 @@ pub struct UpstreamClient {
 }
 
 /// The result of sending a request on one connection.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "the large variant is the usual one, and returned at once"
+)]
 enum SendResult {
     Answered(Response<ResponseBody>),
     /// No byte was written; the request is returned.
