@@ -35,8 +35,6 @@ pub(super) struct EstablishedConnection {
 /// The version of HTTP to serve on a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum HttpProtocol {
-    /// hyper decides by the first bytes.
-    Detect,
     Http1,
     Http2,
 }
@@ -68,11 +66,11 @@ impl Handshaker {
             address = client;
         }
         let Some(tls) = &self.tls else {
-            wait_for_preface(&stream).await?;
+            let protocol = detect_protocol(&stream).await?;
             return Ok(EstablishedConnection {
                 transport: Transport::Plain(stream),
                 peer: Peer::connected(address, Scheme::Http, &self.trusted),
-                protocol: HttpProtocol::Detect,
+                protocol,
             });
         };
         let acceptor = TlsAcceptor::from(tls.current());
@@ -89,15 +87,16 @@ impl Handshaker {
     }
 }
 
-/// Waits until the client has sent enough to distinguish HTTP/1 from HTTP/2. hyper
-/// would wait for that without a limit.
-async fn wait_for_preface(stream: &TcpStream) -> Result<(), HandshakeError> {
+/// Waits until the client has sent enough to distinguish HTTP/1 from HTTP/2.
+async fn detect_protocol(stream: &TcpStream) -> Result<HttpProtocol, HandshakeError> {
     let mut peeked = [0; HTTP2_PREFACE.len()];
     loop {
         match stream.peek(&mut peeked).await {
             Ok(0) | Err(_) => return Err(HandshakeError::Closed),
-            Ok(count) if count == HTTP2_PREFACE.len() => return Ok(()),
-            Ok(count) if peeked[..count] != HTTP2_PREFACE[..count] => return Ok(()),
+            Ok(count) if peeked[..count] != HTTP2_PREFACE[..count] => {
+                return Ok(HttpProtocol::Http1);
+            }
+            Ok(count) if count == HTTP2_PREFACE.len() => return Ok(HttpProtocol::Http2),
             // Peeked bytes keep the socket readable, so readiness cannot
             // announce further bytes: only a pause can.
             Ok(_) => tokio::time::sleep(PREFACE_PAUSE).await,

@@ -16,6 +16,7 @@ pub(crate) mod tls;
 
 mod connection;
 mod counts;
+mod drain;
 mod handshake;
 mod http2;
 mod slow_clients;
@@ -28,21 +29,23 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{Method, Request, Response, Version};
+use http::{Method, Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
+use hyper::server::conn;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto;
-use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use onceward_core::deadline::within;
 use onceward_http::body::Body;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use self::connection::ClientConnection;
 use self::counts::ListenerSlot;
+use self::drain::Drain;
 use self::handshake::{EstablishedConnection, HandshakeError, Handshaker, HttpProtocol};
-use self::slow_clients::{ConnectionDeadlines, WatchedBody, WriteDeadlines};
+use self::slow_clients::{ConnectionDeadlines, Deadlines, WatchedBody};
 use crate::listen::framing::{CheckedStream, HEAD_BYTES_MAX, HEADERS_MAX};
 use crate::listen::peer::{Peer, TrustedProxies};
 use crate::listen::tls::ListenerTls;
@@ -109,7 +112,7 @@ pub(crate) async fn serve<S: Serve>(
     (service, cores): (Arc<S>, Arc<Cores>),
     stop: CancellationToken,
 ) {
-    let deadlines = WriteDeadlines::new(listener.write_deadline);
+    let deadlines = Deadlines::new(listener.write_deadline, listener.head_deadline);
     let counts = Arc::clone(&listener.counts);
     tokio::select! {
         () = accept(listener, (service, cores), stop, &deadlines) => {}
@@ -121,10 +124,11 @@ async fn accept<S: Serve>(
     listener: Listener,
     (service, cores): (Arc<S>, Arc<Cores>),
     stop: CancellationToken,
-    deadlines: &Arc<WriteDeadlines>,
+    deadlines: &Arc<Deadlines>,
 ) {
-    let connections = GracefulShutdown::new();
+    let connections = TaskTracker::new();
     let handler = Arc::new(ConnectionHandler {
+        drain: Drain::default(),
         http: HttpBuilders::new(&listener),
         handshaker: Handshaker {
             tls: listener.tls,
@@ -161,13 +165,12 @@ async fn accept<S: Serve>(
             }
         };
         let deadlines = deadlines.register();
-        // `connections.shutdown` waits for this task, since it holds a watcher.
         let task = cores.least_loaded().spawn(|load| {
             let accepted = AcceptedConnection {
                 direct,
                 slot,
                 deadlines: Arc::clone(&deadlines),
-                watcher: connections.watcher(),
+                open: connections.token(),
                 load,
             };
             Arc::clone(&handler).handle(stream, accepted)
@@ -175,7 +178,9 @@ async fn accept<S: Serve>(
         deadlines.set_task(task);
     }
     drop(listener.socket);
-    connections.shutdown().await;
+    handler.drain.begin();
+    connections.close();
+    connections.wait().await;
 }
 
 /// Pauses unless the error concerns a single connection. A lack of file
@@ -195,6 +200,7 @@ async fn pause_after(error: &io::Error) {
 struct ConnectionHandler<S> {
     http: HttpBuilders,
     handshaker: Handshaker,
+    drain: Drain,
     head_deadline: Duration,
     stop: CancellationToken,
     service: Arc<S>,
@@ -206,7 +212,8 @@ struct AcceptedConnection {
     direct: SocketAddr,
     slot: ListenerSlot,
     deadlines: Arc<ConnectionDeadlines>,
-    watcher: Watcher,
+    /// The stopping listener waits until this is dropped.
+    open: TaskTrackerToken,
     /// Counts the connection among those of its core.
     load: CoreLoad,
 }
@@ -255,10 +262,13 @@ impl<S: Serve> ConnectionHandler<S> {
         let service = service_fn(move |request: Request<Incoming>| {
             handler.serve_request(request, &peer, (&deadlines, &load))
         });
-        // Only HTTP/2 after TLS needs a deadline here: hyper has one for HTTP/1,
-        // and without TLS the handshake has already waited for the preface.
-        let preface_deadline =
-            matches!(protocol, HttpProtocol::Http2).then_some(self.head_deadline);
+        let preface_deadline = match protocol {
+            HttpProtocol::Http1 => {
+                accepted.deadlines.await_head();
+                None
+            }
+            HttpProtocol::Http2 => Some(self.head_deadline),
+        };
         let connection = ClientConnection::new(
             transport,
             accepted.deadlines,
@@ -266,11 +276,25 @@ impl<S: Serve> ConnectionHandler<S> {
             preface_deadline,
         );
         let io = TokioIo::new(CheckedStream::new(connection));
-        let http = self.http.for_protocol(protocol);
-        let served = http.serve_connection_with_upgrades(io, service);
-        if let Err(error) = accepted.watcher.watch(served).await {
-            tracing::debug!(error, peer = %address, "connection failed");
+        let served = match protocol {
+            HttpProtocol::Http1 => {
+                let connection = self.http.http1.serve_connection(io, service);
+                let connection = connection.with_upgrades();
+                self.drain
+                    .serve(connection, |connection| connection.graceful_shutdown())
+                    .await
+            }
+            HttpProtocol::Http2 => {
+                let connection = self.http.http2.serve_connection(io, service);
+                self.drain
+                    .serve(connection, |connection| connection.graceful_shutdown())
+                    .await
+            }
+        };
+        if let Err(error) = served {
+            tracing::debug!(%error, peer = %address, "connection failed");
         }
+        drop(accepted.open);
     }
 
     fn serve_request(
@@ -286,9 +310,10 @@ impl<S: Serve> ConnectionHandler<S> {
             .clone()
             .for_request(request.headers(), &self.handshaker.trusted);
         let service = Arc::clone(&self.service);
-        // On HTTP/1 the socket shows whether the client reads the response, and the
-        // connection itself is the load.
-        let http2 = is_http2.then(|| (Arc::clone(deadlines), load.more()));
+        deadlines.head_arrived();
+        let deadlines = Arc::clone(deadlines);
+        // On HTTP/1 the connection itself is the load.
+        let stream_load = is_http2.then(|| load.more());
         async move {
             let response = if is_too_large {
                 http2::head_too_large()
@@ -300,9 +325,10 @@ impl<S: Serve> ConnectionHandler<S> {
             } else {
                 response
             };
-            Ok(response.map(|body| match &http2 {
-                Some((deadlines, _)) => WatchedBody::http2(body, deadlines),
-                None => WatchedBody::Http1(body),
+            let is_tunnel = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+            Ok(response.map(|body| match stream_load {
+                Some(_) => WatchedBody::http2(body, &deadlines),
+                None => WatchedBody::http1(body, (!is_tunnel).then_some(deadlines)),
             }))
         }
     }
@@ -310,39 +336,27 @@ impl<S: Serve> ConnectionHandler<S> {
 
 /// hyper's settings for each [`HttpProtocol`], made once per listener.
 struct HttpBuilders {
-    detect: auto::Builder<TokioExecutor>,
-    http1: auto::Builder<TokioExecutor>,
-    http2: auto::Builder<TokioExecutor>,
+    http1: conn::http1::Builder,
+    http2: conn::http2::Builder<TokioExecutor>,
 }
 
 impl HttpBuilders {
     fn new(listener: &Listener) -> Self {
-        let mut http = auto::Builder::new(TokioExecutor::new());
-        http.http1()
-            .timer(TokioTimer::new())
-            .header_read_timeout(listener.head_deadline)
+        let mut http1 = conn::http1::Builder::new();
+        http1
+            // `slow_clients` has a deadline for heads that needs no timer per request.
+            .header_read_timeout(None)
             .max_headers(HEADERS_MAX)
             .max_buf_size(HEAD_BYTES_MAX)
             // Most responses are small: copying them into one buffer costs less
             // than a vectored write.
             .writev(false);
-        http.http2()
+        let mut http2 = conn::http2::Builder::new(TokioExecutor::new());
+        http2
             .timer(TokioTimer::new())
             .max_concurrent_streams(listener.streams_max)
             .max_header_list_size(HEAD_BYTES_MAX as u32)
             .keep_alive_interval(listener.head_deadline);
-        Self {
-            http1: http.clone().http1_only(),
-            http2: http.clone().http2_only(),
-            detect: http,
-        }
-    }
-
-    fn for_protocol(&self, protocol: HttpProtocol) -> &auto::Builder<TokioExecutor> {
-        match protocol {
-            HttpProtocol::Detect => &self.detect,
-            HttpProtocol::Http1 => &self.http1,
-            HttpProtocol::Http2 => &self.http2,
-        }
+        Self { http1, http2 }
     }
 }

@@ -1,6 +1,6 @@
-//! Closes connections whose clients do not read their responses.
+//! Closes connections whose clients do not read their responses, or send no request.
 //!
-//! Such a client keeps its response in the gateway's memory. It shows in two
+//! A client that does not read keeps its response in the gateway's memory. It shows in two
 //! places. On the socket, a write blocks. On HTTP/2, the socket is writable, but
 //! the client grants a stream no window, so the stream's bytes wait in memory.
 //! Each wait has a deadline, and one task per listener checks periodically
@@ -13,7 +13,9 @@
 //! closed too.
 //!
 //! On HTTP/1 a response that is read at once costs nothing here: the clock is
-//! not read before a write blocks.
+//! not read before a write blocks. The wait for a request's head costs no timer
+//! either: the connection counts its waits, and the periodic check notes when it
+//! first sees a wait.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -33,23 +35,43 @@ use super::counts::ConnectionCounts;
 const RATE_MIN: u64 = 4096;
 /// The most bytes of a response given to a stream at once: the size of a frame.
 const PIECE_BYTES_MAX: usize = 16 * 1024;
-/// How often the deadlines are checked: a quarter of the write deadline, within
+/// How often the deadlines are checked: a quarter of the shorter deadline, within
 /// these limits.
 const CHECK_INTERVAL_MAX: Duration = Duration::from_secs(1);
 const CHECK_INTERVAL_MIN: Duration = Duration::from_millis(20);
 
-/// The write deadlines of all connections of a listener.
+/// The deadlines of all connections of a listener.
 #[derive(Debug)]
-pub(super) struct WriteDeadlines {
+pub(super) struct Deadlines {
+    /// How long a client may leave a response unread.
     limit: Duration,
+    /// How long a client may take for a request's head, or pause before it.
+    head_limit: Duration,
     started: Instant,
-    connections: Mutex<Vec<Weak<ConnectionDeadlines>>>,
+    connections: Mutex<Vec<WatchedConnection>>,
 }
 
-impl WriteDeadlines {
-    pub(super) fn new(limit: Duration) -> Arc<Self> {
+/// A connection, and what the check has seen of it.
+#[derive(Debug)]
+struct WatchedConnection {
+    connection: Weak<ConnectionDeadlines>,
+    /// The last wait for a head that was seen, and when it was first seen.
+    head_wait: u64,
+    head_wait_seen_ms: u64,
+}
+
+/// Which deadline a connection has missed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Missed {
+    Write,
+    Head,
+}
+
+impl Deadlines {
+    pub(super) fn new(limit: Duration, head_limit: Duration) -> Arc<Self> {
         Arc::new(Self {
             limit,
+            head_limit,
             started: Instant::now(),
             connections: Mutex::default(),
         })
@@ -61,29 +83,36 @@ impl WriteDeadlines {
             listener: Arc::clone(self),
             socket_deadline_ms: AtomicU64::new(NEVER),
             pending: Mutex::default(),
+            head_waits: AtomicU64::new(0),
             task: OnceLock::new(),
         });
-        lock(&self.connections).push(Arc::downgrade(&connection));
+        lock(&self.connections).push(WatchedConnection {
+            connection: Arc::downgrade(&connection),
+            head_wait: 0,
+            head_wait_seen_ms: 0,
+        });
         connection
     }
 
     /// Closes connections whose deadline has passed. Never returns.
     pub(super) async fn enforce(&self, counts: &ConnectionCounts) {
-        let interval = (self.limit / 4).clamp(CHECK_INTERVAL_MIN, CHECK_INTERVAL_MAX);
+        let interval = self.limit.min(self.head_limit) / 4;
+        let interval = interval.clamp(CHECK_INTERVAL_MIN, CHECK_INTERVAL_MAX);
+        let head_limit_ms = milliseconds(self.head_limit);
         loop {
             tokio::time::sleep(interval).await;
             let now_ms = self.now_ms();
-            lock(&self.connections).retain(|connection| {
-                let Some(connection) = connection.upgrade() else {
+            lock(&self.connections).retain_mut(|watched| {
+                let Some(connection) = watched.connection.upgrade() else {
                     return false;
                 };
-                let is_overdue = connection.is_overdue(now_ms);
-                if is_overdue && let Some(task) = connection.task.get() {
-                    counts.add_cut_off();
-                    tracing::debug!("connection closed: the client does not read its responses");
-                    task.abort();
+                let Some(missed) = watched.missed(&connection, now_ms, head_limit_ms) else {
+                    return true;
+                };
+                if let Some(task) = connection.task.get() {
+                    close(task, missed, counts);
                 }
-                !is_overdue
+                false
             });
         }
     }
@@ -96,6 +125,36 @@ impl WriteDeadlines {
     fn deadline_ms(&self, limit: Duration) -> u64 {
         self.now_ms().saturating_add(milliseconds(limit))
     }
+}
+
+impl WatchedConnection {
+    fn missed(
+        &mut self,
+        connection: &ConnectionDeadlines,
+        now_ms: u64,
+        head_limit_ms: u64,
+    ) -> Option<Missed> {
+        if connection.is_overdue(now_ms) {
+            return Some(Missed::Write);
+        }
+        let wait = connection.head_waits.load(Ordering::Relaxed);
+        if wait != self.head_wait {
+            (self.head_wait, self.head_wait_seen_ms) = (wait, now_ms);
+        }
+        let waited_ms = now_ms - self.head_wait_seen_ms;
+        (is_head_wait(wait) && waited_ms > head_limit_ms).then_some(Missed::Head)
+    }
+}
+
+fn close(task: &AbortHandle, missed: Missed, counts: &ConnectionCounts) {
+    match missed {
+        Missed::Write => {
+            counts.add_cut_off();
+            tracing::debug!("connection closed: the client does not read its responses");
+        }
+        Missed::Head => tracing::debug!("connection closed: the client sends no request"),
+    }
+    task.abort();
 }
 
 const NEVER: u64 = u64::MAX;
@@ -112,7 +171,10 @@ fn time_for(bytes: usize) -> Duration {
 /// The deadlines of one connection.
 #[derive(Debug)]
 pub(super) struct ConnectionDeadlines {
-    listener: Arc<WriteDeadlines>,
+    listener: Arc<Deadlines>,
+    /// How often a wait for a head of HTTP/1 has begun or ended: odd during a wait.
+    /// Only the connection's own task writes it.
+    head_waits: AtomicU64,
     /// The deadline of the write that blocks on the socket.
     socket_deadline_ms: AtomicU64,
     /// The deadlines of bytes that streams hold, and of the HTTP/2 preface.
@@ -132,6 +194,23 @@ impl ConnectionDeadlines {
     pub(super) fn set_task(&self, task: AbortHandle) {
         // The accept loop calls this once per connection, so it cannot fail.
         let _ = self.task.set(task);
+    }
+
+    /// The connection waits for the head of a request.
+    pub(super) fn await_head(&self) {
+        self.set_head_wait(true);
+    }
+
+    /// The head of a request has arrived.
+    pub(super) fn head_arrived(&self) {
+        self.set_head_wait(false);
+    }
+
+    fn set_head_wait(&self, is_waiting: bool) {
+        let waits = self.head_waits.load(Ordering::Relaxed);
+        if is_head_wait(waits) != is_waiting {
+            self.head_waits.store(waits + 1, Ordering::Relaxed);
+        }
     }
 
     /// A write on the socket has blocked.
@@ -177,6 +256,10 @@ impl ConnectionDeadlines {
     }
 }
 
+fn is_head_wait(waits: u64) -> bool {
+    waits % 2 == 1
+}
+
 /// A deadline that is not yet met. Dropping it meets it.
 #[derive(Debug)]
 pub(super) struct PendingDeadline {
@@ -200,14 +283,32 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// The body of a response to a client.
 pub(super) enum WatchedBody {
-    /// The socket shows whether the client reads it.
-    Http1(Body),
+    /// The socket shows whether the client reads it. After it the connection waits
+    /// for the next request.
+    Http1(
+        Body,
+        #[expect(dead_code, reason = "acts when dropped")] Option<NextHead>,
+    ),
     /// The socket is shared with other streams, so the body has its own
     /// deadlines.
     Http2(Http2Body),
 }
 
+/// Begins the wait for the next head when it is dropped.
+pub(super) struct NextHead(Arc<ConnectionDeadlines>);
+
+impl Drop for NextHead {
+    fn drop(&mut self) {
+        self.0.await_head();
+    }
+}
+
 impl WatchedBody {
+    /// With `deadlines`, unless the connection becomes a tunnel.
+    pub(super) fn http1(body: Body, deadlines: Option<Arc<ConnectionDeadlines>>) -> Self {
+        Self::Http1(body, deadlines.map(NextHead))
+    }
+
     pub(super) fn http2(body: Body, deadlines: &Arc<ConnectionDeadlines>) -> Self {
         Self::Http2(Http2Body::new(body, deadlines))
     }
@@ -332,21 +433,21 @@ impl http_body::Body for WatchedBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         match self.get_mut() {
-            Self::Http1(body) => Pin::new(body).poll_frame(cx),
+            Self::Http1(body, _) => Pin::new(body).poll_frame(cx),
             Self::Http2(body) => body.poll_frame(cx),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match self {
-            Self::Http1(body) => body.is_end_stream(),
+            Self::Http1(body, _) => body.is_end_stream(),
             Self::Http2(body) => body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Self::Http1(body) => body.size_hint(),
+            Self::Http1(body, _) => body.size_hint(),
             Self::Http2(body) => body.size_hint(),
         }
     }

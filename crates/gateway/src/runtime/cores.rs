@@ -231,7 +231,7 @@ mod tests {
         let (kept, dropped) = oneshot::channel::<()>();
         cores.least_loaded().spawn(|_| async move {
             let _kept = kept;
-            std::future::pending().await
+            std::future::pending::<()>().await;
         });
         cores.stop().await;
         assert!(dropped.await.is_err());

@@ -13,6 +13,7 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::Incoming;
 
+use super::request_body::StreamedBody;
 use super::{http1, http2};
 
 /// Any error of a streamed body.
@@ -28,11 +29,23 @@ pub enum OutgoingBody {
     Full(Bytes),
     /// A body that is sent as it is received.
     Stream(UnsyncBoxBody<Bytes, BoxError>),
+    /// A client's body that is sent as it is received.
+    Client(ClientBody),
 }
+
+/// A client's body. Not boxed: most requests that are not protected have one.
+#[derive(Debug)]
+pub struct ClientBody(StreamedBody);
 
 impl From<Bytes> for OutgoingBody {
     fn from(bytes: Bytes) -> Self {
         Self::Full(bytes)
+    }
+}
+
+impl From<StreamedBody> for OutgoingBody {
+    fn from(body: StreamedBody) -> Self {
+        Self::Client(ClientBody(body))
     }
 }
 
@@ -59,6 +72,7 @@ impl Body for OutgoingBody {
                 Poll::Ready(Some(Ok(Frame::data(bytes))))
             }
             Self::Stream(body) => Pin::new(body).poll_frame(cx),
+            Self::Client(ClientBody(body)) => Pin::new(body).poll_frame(cx),
         }
     }
 
@@ -67,6 +81,7 @@ impl Body for OutgoingBody {
             Self::Empty => true,
             Self::Full(bytes) => bytes.is_empty(),
             Self::Stream(body) => body.is_end_stream(),
+            Self::Client(ClientBody(body)) => body.is_end_stream(),
         }
     }
 
@@ -75,6 +90,7 @@ impl Body for OutgoingBody {
             Self::Empty => SizeHint::with_exact(0),
             Self::Full(bytes) => SizeHint::with_exact(bytes.len() as u64),
             Self::Stream(body) => body.size_hint(),
+            Self::Client(ClientBody(body)) => body.size_hint(),
         }
     }
 }

@@ -162,7 +162,7 @@ impl Forwarder {
         }
         let body = StreamedBody::new(body, self.pause_max);
         let progress = body.progress();
-        let request = Request::from_parts(parts, body.boxed_unsync());
+        let request = Request::from_parts(parts, body);
         let timeout = context.route.timeout;
         let sent = {
             // Pinned here: moved into the wait, this large future would be held twice.

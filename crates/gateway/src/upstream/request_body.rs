@@ -7,7 +7,8 @@
 //! the gateway waits for the client does not count against the upstream's timeout.
 
 use std::pin::{Pin, pin};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -28,26 +29,38 @@ struct ClientStalled(Duration);
 enum BodyState {
     /// For the client to send more.
     AwaitingClient,
-    /// For the upstream, since then, to read what has arrived or to answer.
-    AwaitingUpstream(Instant),
+    /// For the upstream to read what has arrived or to answer, since this time after
+    /// the start.
+    AwaitingUpstream(Duration),
     /// Nothing: the client broke its body off.
     BrokenOff,
 }
 
 /// The state of a streamed body, for the task that waits for the answer.
-#[derive(Clone)]
-pub(crate) struct BodyProgress(Arc<Mutex<BodyState>>);
+#[derive(Clone, Debug)]
+pub(crate) struct BodyProgress(Arc<SharedProgress>);
+
+#[derive(Debug)]
+struct SharedProgress {
+    start: Instant,
+    /// One of the two below, or the microseconds of `AwaitingUpstream`.
+    state: AtomicU64,
+}
+
+const AWAITING_CLIENT: u64 = u64::MAX;
+const BROKEN_OFF: u64 = u64::MAX - 1;
 
 impl BodyProgress {
     fn new() -> Self {
-        Self(Arc::new(Mutex::new(BodyState::AwaitingUpstream(
-            Instant::now(),
-        ))))
+        Self(Arc::new(SharedProgress {
+            start: Instant::now(),
+            state: AtomicU64::new(0),
+        }))
     }
 
     /// Whether the client broke its body off.
     pub(crate) fn is_broken_off(&self) -> bool {
-        *self.state() == BodyState::BrokenOff
+        self.state() == BodyState::BrokenOff
     }
 
     /// Waits for the upstream's answer. The limit applies to the upstream only: the
@@ -59,13 +72,14 @@ impl BodyProgress {
     ) -> Result<T, DeadlineExceeded> {
         let mut answer = pin!(answer);
         loop {
-            let state = *self.state();
-            let since = match state {
-                BodyState::AwaitingUpstream(since) => since,
-                BodyState::AwaitingClient | BodyState::BrokenOff => Instant::now(),
+            let state = self.state();
+            let is_upstream = matches!(state, BodyState::AwaitingUpstream(_));
+            let waited = match state {
+                BodyState::AwaitingUpstream(since) => self.0.start.elapsed().saturating_sub(since),
+                BodyState::AwaitingClient | BodyState::BrokenOff => Duration::ZERO,
             };
-            match within(limit.saturating_sub(since.elapsed()), &mut answer).await {
-                Err(_) if state == BodyState::AwaitingUpstream(since) && state == *self.state() => {
+            match within(limit.saturating_sub(waited), &mut answer).await {
+                Err(_) if is_upstream && state == self.state() => {
                     return Err(DeadlineExceeded(limit));
                 }
                 // The body has progressed, or waits for the client.
@@ -75,17 +89,28 @@ impl BodyProgress {
         }
     }
 
-    fn set(&self, state: BodyState) {
-        *self.state() = state;
+    /// The upstream has something to do from now on.
+    fn await_upstream(&self) {
+        let since = self.0.start.elapsed().as_micros();
+        let since = u64::try_from(since).unwrap_or(BROKEN_OFF - 1);
+        self.0.state.store(since, Ordering::Release);
     }
 
-    fn state(&self) -> MutexGuard<'_, BodyState> {
-        // The state is consistent at any time, so a poisoned lock is usable.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn set(&self, state: u64) {
+        self.0.state.store(state, Ordering::Release);
+    }
+
+    fn state(&self) -> BodyState {
+        match self.0.state.load(Ordering::Acquire) {
+            AWAITING_CLIENT => BodyState::AwaitingClient,
+            BROKEN_OFF => BodyState::BrokenOff,
+            since => BodyState::AwaitingUpstream(Duration::from_micros(since)),
+        }
     }
 }
 
 /// A body that is streamed to the upstream.
+#[derive(Debug)]
 pub(crate) struct StreamedBody {
     inner: Incoming,
     limit: Duration,
@@ -111,7 +136,7 @@ impl StreamedBody {
     }
 
     fn break_off(&mut self, error: BoxError) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        self.progress.set(BodyState::BrokenOff);
+        self.progress.set(BROKEN_OFF);
         self.ended = true;
         Poll::Ready(Some(Err(error)))
     }
@@ -140,19 +165,20 @@ impl Body for StreamedBody {
         match Pin::new(&mut self.inner).poll_frame(cx) {
             Poll::Ready(Some(Ok(frame))) if frame.is_data() => {
                 self.idle = None;
-                self.progress
-                    .set(BodyState::AwaitingUpstream(Instant::now()));
+                self.progress.await_upstream();
                 Poll::Ready(Some(Ok(frame)))
             }
             Poll::Ready(Some(Ok(_)) | None) => {
                 self.ended = true;
-                self.progress
-                    .set(BodyState::AwaitingUpstream(Instant::now()));
+                // Otherwise the last bytes came just before.
+                if self.progress.state() == BodyState::AwaitingClient {
+                    self.progress.await_upstream();
+                }
                 Poll::Ready(None)
             }
             Poll::Ready(Some(Err(error))) => self.break_off(error.into()),
             Poll::Pending => {
-                self.progress.set(BodyState::AwaitingClient);
+                self.progress.set(AWAITING_CLIENT);
                 ready!(self.poll_idle(cx));
                 let limit = self.limit;
                 self.break_off(Box::new(ClientStalled(limit)))

@@ -115,7 +115,7 @@ fn a_higher_limit_admits_more_series_and_a_lower_one_removes_none() {
     let asks = |tenant| {
         metrics
             .of(&caller(tenant, "p"), "e", "c")
-            .key_present(Policy::Accepted)
+            .key_present(Policy::Accepted);
     };
     asks("a");
     metrics.set_label_values(1);
