@@ -31,9 +31,10 @@ use std::time::Duration;
 
 use http::{Method, Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
+use hyper::rt::Executor;
 use hyper::server::conn;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use onceward_core::deadline::within;
 use onceward_http::body::Body;
 use tokio::net::{TcpListener, TcpStream};
@@ -129,7 +130,7 @@ async fn accept<S: Serve>(
     let connections = TaskTracker::new();
     let handler = Arc::new(ConnectionHandler {
         drain: Drain::default(),
-        http: HttpBuilders::new(&listener),
+        http: HttpBuilders::new(&listener, &cores),
         handshaker: Handshaker {
             tls: listener.tls,
             trusted: listener.trusted,
@@ -258,9 +259,8 @@ impl<S: Serve> ConnectionHandler<S> {
         let address = peer.address();
         let deadlines = Arc::clone(&accepted.deadlines);
         let handler = Arc::clone(&self);
-        let load = accepted.load;
         let service = service_fn(move |request: Request<Incoming>| {
-            handler.serve_request(request, &peer, (&deadlines, &load))
+            handler.serve_request(request, &peer, &deadlines)
         });
         let preface_deadline = match protocol {
             HttpProtocol::Http1 => {
@@ -294,14 +294,14 @@ impl<S: Serve> ConnectionHandler<S> {
         if let Err(error) = served {
             tracing::debug!(%error, peer = %address, "connection failed");
         }
-        drop(accepted.open);
+        drop((accepted.load, accepted.open));
     }
 
     fn serve_request(
         &self,
         request: Request<Incoming>,
         peer: &Peer,
-        (deadlines, load): (&Arc<ConnectionDeadlines>, &CoreLoad),
+        deadlines: &Arc<ConnectionDeadlines>,
     ) -> impl Future<Output = Result<Response<WatchedBody>, Infallible>> + Send + use<S> {
         let is_http2 = request.version() == Version::HTTP_2;
         let is_too_large = is_http2 && http2::is_head_too_large(request.headers());
@@ -312,8 +312,6 @@ impl<S: Serve> ConnectionHandler<S> {
         let service = Arc::clone(&self.service);
         deadlines.head_arrived();
         let deadlines = Arc::clone(deadlines);
-        // On HTTP/1 the connection itself is the load.
-        let stream_load = is_http2.then(|| load.more());
         async move {
             let response = if is_too_large {
                 http2::head_too_large()
@@ -326,9 +324,9 @@ impl<S: Serve> ConnectionHandler<S> {
                 response
             };
             let is_tunnel = response.status() == StatusCode::SWITCHING_PROTOCOLS;
-            Ok(response.map(|body| match stream_load {
-                Some(_) => WatchedBody::http2(body, &deadlines),
-                None => WatchedBody::http1(body, (!is_tunnel).then_some(deadlines)),
+            Ok(response.map(|body| match is_http2 {
+                true => WatchedBody::http2(body, &deadlines),
+                false => WatchedBody::http1(body, (!is_tunnel).then_some(deadlines)),
             }))
         }
     }
@@ -337,11 +335,25 @@ impl<S: Serve> ConnectionHandler<S> {
 /// hyper's settings for each [`HttpProtocol`], made once per listener.
 struct HttpBuilders {
     http1: conn::http1::Builder,
-    http2: conn::http2::Builder<TokioExecutor>,
+    http2: conn::http2::Builder<StreamExecutor>,
+}
+
+/// Runs the streams of HTTP/2 connections.
+#[derive(Clone)]
+struct StreamExecutor(Arc<Cores>);
+
+impl<F: Future<Output = ()> + Send + 'static> Executor<F> for StreamExecutor {
+    fn execute(&self, stream: F) {
+        let place = self.0.for_stream();
+        place.spawn(|load| async move {
+            stream.await;
+            drop(load);
+        });
+    }
 }
 
 impl HttpBuilders {
-    fn new(listener: &Listener) -> Self {
+    fn new(listener: &Listener, cores: &Arc<Cores>) -> Self {
         let mut http1 = conn::http1::Builder::new();
         http1
             // `slow_clients` has a deadline for heads that needs no timer per request.
@@ -351,7 +363,7 @@ impl HttpBuilders {
             // Most responses are small: copying them into one buffer costs less
             // than a vectored write.
             .writev(false);
-        let mut http2 = conn::http2::Builder::new(TokioExecutor::new());
+        let mut http2 = conn::http2::Builder::new(StreamExecutor(Arc::clone(cores)));
         http2
             .timer(TokioTimer::new())
             .max_concurrent_streams(listener.streams_max)

@@ -34,6 +34,9 @@ pub(crate) fn position() -> usize {
     POSITION.get()
 }
 
+/// How much more load a core has than another one before it gives streams away.
+const CROWDED: usize = 8;
+
 /// The cores of a gateway.
 pub(crate) struct Cores {
     cores: Box<[Core]>,
@@ -78,6 +81,20 @@ impl Cores {
         CorePlace {
             runtime: core.runtime.clone(),
             load: CoreLoad::add(&core.load),
+        }
+    }
+
+    /// A place for a stream of a connection of this core: here, unless the core is
+    /// crowded in comparison with another one. Waking a task on another core costs a
+    /// system call.
+    pub(crate) fn for_stream(&self) -> CorePlace {
+        let other = self.least_loaded();
+        match position().checked_sub(1).and_then(|at| self.cores.get(at)) {
+            Some(here) if here.load() <= other.load.get() + CROWDED => CorePlace {
+                runtime: here.runtime.clone(),
+                load: CoreLoad::add(&here.load),
+            },
+            _ => other,
         }
     }
 
@@ -149,8 +166,14 @@ impl CoreLoad {
     }
 
     /// More load on the same core.
-    pub(crate) fn more(&self) -> Self {
+    #[cfg(test)]
+    fn more(&self) -> Self {
         Self::add(&self.0)
+    }
+
+    /// The load of the core.
+    fn get(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
     }
 }
 
@@ -221,6 +244,22 @@ mod tests {
         held.push(held[0].more());
         assert_eq!(format!("{cores:?}"), "[3, 2]");
         drop(held);
+        assert_eq!(format!("{cores:?}"), "[0, 0]");
+        cores.stop().await;
+    }
+
+    #[tokio::test]
+    async fn streams_of_a_crowded_connection_go_to_other_cores() {
+        let cores = Arc::new(cores(2));
+        let (send, placed) = oneshot::channel();
+        let place = Arc::clone(&cores);
+        cores.least_loaded().spawn(|load| async move {
+            let streams = (0..14).map(|_| place.for_stream()).collect::<Vec<_>>();
+            let _ = send.send((format!("{place:?}"), streams, load));
+        });
+        let (loads, streams, load) = placed.await.expect("the core runs it");
+        assert_eq!(loads, "[12, 3]");
+        drop((streams, load));
         assert_eq!(format!("{cores:?}"), "[0, 0]");
         cores.stop().await;
     }
