@@ -7,6 +7,7 @@ use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
 use http_body_util::{BodyExt, Empty};
 use hyper::client::conn::{http1, http2};
+use hyper_util::rt::TokioExecutor;
 use onceward_http::body;
 use rstest::rstest;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};

@@ -53,7 +53,7 @@ impl Serve for Runtime {
         // The request keeps this plan until it ends.
         let plan = self.plan();
         let peer = peer.for_request(request.headers(), &plan.trusted);
-        let site = RequestSite::of(&request, &peer);
+        let site = RequestSite::of(&plan, &request, &peer);
         let report = Report::begin(&self, &request);
         let answered = answer(&self, &plan, request, peer, report).await;
         respond(&plan, &site, answered)

@@ -24,13 +24,14 @@ pub(super) struct RequestSite {
 }
 
 impl RequestSite {
-    pub(super) fn of<B>(request: &Request<B>, peer: &Peer) -> Self {
+    pub(super) fn of<B>(plan: &Plan, request: &Request<B>, peer: &Peer) -> Self {
         let headers = request.headers();
+        let origin = || headers.get(header::ORIGIN).cloned();
         Self {
             scheme: peer.scheme(),
             host: peer.host().or_else(|| headers.get(header::HOST)).cloned(),
             uri: request.uri().clone(),
-            origin: headers.get(header::ORIGIN).cloned(),
+            origin: plan.has_cors.then(origin).flatten(),
             asks_for_upgrade: asks_for_upgrade(request),
         }
     }

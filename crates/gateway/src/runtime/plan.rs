@@ -25,6 +25,8 @@ pub(crate) struct Plan {
     pub(crate) routes: RouteTable,
     /// Whether a route has an endpoint of its own: not without configuration.
     pub(crate) has_endpoints: bool,
+    /// Whether pages of other sites may use a route.
+    pub(crate) has_cors: bool,
     pub(crate) callers: Callers,
     pub(crate) trusted: TrustedProxies,
     pub(crate) forwarders: BTreeMap<Arc<str>, Arc<Forwarder>>,
@@ -130,6 +132,7 @@ impl Plan {
         let is_endpoint = |route: &config::Route| route.endpoint != EndpointName::ByPath;
         Ok(Self {
             has_endpoints: config.routes.iter().any(is_endpoint),
+            has_cors: config.routes.iter().any(|route| route.cors.is_some()),
             event_routes: event_routes.collect(),
             trusted: TrustedProxies::from(config.server.trusted_proxies.clone()),
             routes,
