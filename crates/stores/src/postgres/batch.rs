@@ -21,6 +21,7 @@ use super::driver::{Cells, Driver as _, Statement, Value};
 use super::error::Error;
 use super::session::Session;
 use super::statements::BatchStatement;
+use crate::mailbox::{Outbox, Responder, responder};
 
 /// The most steps in one statement.
 const STEPS_MAX: usize = 64;
@@ -43,7 +44,8 @@ pub(crate) struct BatchStep {
     /// Its values in the statement.
     pub(crate) values: Vec<Value>,
     /// The first column of the row that answers it; by default its position among the
-    /// steps.
+    /// steps. A row that begins with a digest answers every step whose first value is
+    /// that digest.
     pub(crate) mark: Option<Value>,
     /// The query that undoes the step if its caller has gone.
     pub(crate) otherwise: Option<Query>,
@@ -53,7 +55,7 @@ type RowResult = Result<Option<Cells>, Error>;
 
 struct PendingStep {
     step: BatchStep,
-    answer: oneshot::Sender<RowResult>,
+    answer: Responder<RowResult>,
 }
 
 /// Sends steps of one kind together.
@@ -91,7 +93,7 @@ impl Batcher {
 
     /// The row that answers a step, once it is committed.
     pub(crate) async fn row(&self, step: BatchStep) -> RowResult {
-        let (answer, answered) = oneshot::channel();
+        let (answer, answered) = responder();
         // The workers live as long as this does.
         let asked = PendingStep { step, answer };
         self.steps.send(asked).await.map_err(|_| Error::Ended)?;
@@ -119,7 +121,7 @@ async fn work(
         }
         drop(turn);
         // A step whose caller has gone was not begun yet.
-        steps.retain(|asked| !asked.answer.is_closed());
+        steps.retain(|asked| !asked.answer.is_gone());
         if steps.is_empty() {
             continue;
         }
@@ -158,8 +160,9 @@ impl BatchSender {
             }
             Err(BatchFailure::Unsure(error)) => {
                 let error = Arc::new(error);
+                let mut outbox = Outbox::default();
                 for asked in steps {
-                    self.answer(asked, Err(Error::Together(error.clone())));
+                    self.answer(asked, Err(Error::Together(error.clone())), &mut outbox);
                 }
             }
         }
@@ -169,11 +172,12 @@ impl BatchSender {
     async fn send_alone(self: Arc<Self>, asked: PendingStep) {
         let values = self.values_of(&asked);
         let _turn = self.executor.turn().await;
-        if asked.answer.is_closed() {
+        if asked.answer.is_gone() {
             return;
         }
         let rows = self.executor.run(&self.kind.steps.one, &values).await;
-        self.answer(asked, rows.map(|rows| rows.into_iter().next()));
+        let row = rows.map(|rows| rows.into_iter().next());
+        self.answer(asked, row, &mut Outbox::default());
     }
 
     /// The first values, and those of one step.
@@ -185,24 +189,30 @@ impl BatchSender {
 
     /// Gives each step its row. There are few, so a linear search is enough.
     fn answer_all(self: &Arc<Self>, steps: Vec<PendingStep>, mut rows: Vec<Cells>) {
+        let mut outbox = Outbox::default();
         for (place, asked) in (1..).zip(steps) {
             let place = Value::Int(place);
             let mark = asked.step.mark.as_ref().unwrap_or(&place);
-            let row = rows.iter().position(|row| row.first() == Some(mark));
-            let row = row.map(|found| rows.swap_remove(found));
-            self.answer(asked, Ok(row));
+            let row = match rows.iter().position(|row| row.first() == Some(mark)) {
+                Some(found) => Some(rows.swap_remove(found)),
+                None => {
+                    let digest = asked.step.values.first();
+                    rows.iter().find(|row| row.first() == digest).cloned()
+                }
+            };
+            self.answer(asked, Ok(row), &mut outbox);
         }
     }
 
-    fn answer(self: &Arc<Self>, asked: PendingStep, answer: RowResult) {
-        let Err(Ok(Some(_unheard))) = asked.answer.send(answer) else {
-            return;
-        };
-        if let Some(otherwise) = asked.step.otherwise {
-            let executor = self.executor.clone();
-            self.executor
-                .spawn(async move { executor.undo(&otherwise).await });
-        }
+    fn answer(self: &Arc<Self>, asked: PendingStep, answer: RowResult, outbox: &mut Outbox) {
+        let PendingStep { step, answer: to } = asked;
+        let executor = self.executor.clone();
+        outbox.add(to, answer, move |unheard| {
+            if let (Ok(Some(_)), Some(otherwise)) = (unheard, step.otherwise) {
+                let undoing = executor.clone();
+                executor.spawn(async move { undoing.undo(&otherwise).await });
+            }
+        });
     }
 
     /// The first values, and a list of the steps' values for each of the rest.

@@ -2,19 +2,29 @@
 //! writes and logs once for all of them. A single command is sent without delay.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::poll;
 use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisResult, Value};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 use tokio::task::{JoinSet, yield_now};
+use tokio::time::sleep;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::connection::{LiveConnection, Reconnecting};
+use crate::mailbox::{Outbox, Responder, responder};
 
 /// The most commands in one pipeline.
-const PIPELINE_MAX: usize = 64;
+const PIPELINE_MAX: usize = 256;
 /// The most commands that wait to be sent; further callers wait to enter.
 const WAITING_MAX: usize = 1_024;
+/// The number of pipelines under way from which on commands are collected: until one of
+/// them is answered, or for [`COLLECT_MAX`]. Callers run on other threads, and a pipeline
+/// for each command would cost a wake of every thread for each.
+const AT_ONCE: usize = 2;
+/// How long commands are collected at most, so that a distant server does not delay them
+/// by another round trip.
+const COLLECT_MAX: Duration = Duration::from_millis(1);
 /// The most pipelines under way, so that a server that does not answer is not
 /// sent commands without end.
 const UNDER_WAY_MAX: usize = 256;
@@ -27,7 +37,7 @@ pub(super) struct CommandPipeline {
 
 struct PendingCommand {
     command: Cmd,
-    answer: oneshot::Sender<RedisResult<Value>>,
+    answer: Responder<RedisResult<Value>>,
 }
 
 impl CommandPipeline {
@@ -41,7 +51,7 @@ impl CommandPipeline {
 
     /// Sends a command and returns its answer, which may be an error of the server.
     pub(super) async fn send(&self, command: Cmd) -> RedisResult<Value> {
-        let (answer, answered) = oneshot::channel();
+        let (answer, answered) = responder();
         let pending = PendingCommand { command, answer };
         self.commands.send(pending).await.map_err(|_| closed())?;
         answered.await.map_err(|_| closed())?
@@ -66,12 +76,16 @@ async fn run(mut waiting: mpsc::Receiver<PendingCommand>, reconnecting: Arc<Reco
                 while let Ok(next) = waiting.try_recv() {
                     together.push(next);
                 }
-                for pending in together {
-                    drop(pending.answer.send(Err(error.clone())));
-                }
+                refuse(together.into_iter().map(|pending| pending.answer), &error);
                 continue;
             }
         };
+        if under_way.len() >= AT_ONCE {
+            tokio::select! {
+                _ = under_way.join_next() => {}
+                () = sleep(COLLECT_MAX) => {}
+            }
+        }
         // Callers that the same read woke send their next commands now.
         yield_now().await;
         while together.len() < PIPELINE_MAX
@@ -80,7 +94,7 @@ async fn run(mut waiting: mpsc::Receiver<PendingCommand>, reconnecting: Arc<Reco
             together.push(next);
         }
         // A command whose caller has gone was not begun yet.
-        together.retain(|pending| !pending.answer.is_closed());
+        together.retain(|pending| !pending.answer.is_gone());
         let mut sent = Box::pin(send(together, reconnecting.clone(), live));
         // The first poll sends the pipeline, so that no later one overtakes it.
         if poll!(&mut sent).is_pending() {
@@ -107,17 +121,21 @@ async fn send(
     if callers.is_empty() {
         return;
     }
-    // A caller that has gone misses its answer.
     match reconnecting.send_all(live, &all, callers.len()).await {
         Ok(answers) => {
+            let mut outbox = Outbox::default();
             for (caller, answer) in callers.into_iter().zip(answers) {
-                drop(caller.send(Ok(answer)));
+                // A caller that has gone misses its answer.
+                outbox.add(caller, Ok(answer), drop);
             }
         }
-        Err(error) => {
-            for caller in callers {
-                drop(caller.send(Err(error.clone())));
-            }
-        }
+        Err(error) => refuse(callers, &error),
+    }
+}
+
+fn refuse(callers: impl IntoIterator<Item = Responder<RedisResult<Value>>>, error: &RedisError) {
+    let mut outbox = Outbox::default();
+    for caller in callers {
+        outbox.add(caller, Err(error.clone()), drop);
     }
 }

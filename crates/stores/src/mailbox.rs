@@ -1,0 +1,274 @@
+//! Answers on their way from the driver of a connection to the callers.
+//!
+//! A wake from another thread costs a system call: tokio writes an eventfd for it. So the
+//! driver does not wake each caller of a batch. It puts the answers into the mailbox of
+//! the callers' thread and wakes one task there, which gives them to the callers; a wake
+//! within a thread is a push to a queue.
+//!
+//! A thread gets its mailbox with its first call. The task belongs to the runtime that
+//! the thread was in then. When that runtime ends, what the mailbox holds is given out at
+//! once, and the thread gets another mailbox with its next call.
+
+use std::cell::RefCell;
+use std::mem;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::runtime::{Handle, Id};
+use tokio::sync::{Notify, oneshot};
+
+thread_local! {
+    static MAILBOX: RefCell<Option<OwnMailbox>> = const { RefCell::new(None) };
+}
+
+/// The mailbox of a thread. It closes when the thread ends.
+struct OwnMailbox {
+    runtime: Id,
+    mailbox: Arc<Mailbox>,
+}
+
+impl Drop for OwnMailbox {
+    fn drop(&mut self) {
+        self.mailbox.close();
+    }
+}
+
+/// Gives an answer to its caller.
+type Letter = Box<dyn FnOnce() + Send>;
+
+/// Where the answers for the callers of one thread arrive.
+#[derive(Default)]
+struct Mailbox {
+    letters: Mutex<Letters>,
+    arrived: Notify,
+}
+
+#[derive(Default)]
+struct Letters {
+    is_closed: bool,
+    waiting: Vec<Letter>,
+}
+
+impl Mailbox {
+    /// That of the present thread; `None` outside of a runtime.
+    fn of_this_thread() -> Option<Arc<Self>> {
+        let handle = Handle::try_current().ok()?;
+        let of = |own: &RefCell<Option<OwnMailbox>>| {
+            let mut own = own.borrow_mut();
+            if let Some(own) = &*own
+                && own.runtime == handle.id()
+                && !own.mailbox.is_closed()
+            {
+                return own.mailbox.clone();
+            }
+            let mailbox = Arc::<Self>::default();
+            handle.spawn(give_out(ClosedOnDrop(mailbox.clone())));
+            *own = Some(OwnMailbox {
+                runtime: handle.id(),
+                mailbox: mailbox.clone(),
+            });
+            mailbox
+        };
+        MAILBOX.try_with(of).ok()
+    }
+
+    /// Takes answers and wakes the task that gives them out.
+    fn deliver(&self, letters: Vec<Letter>) {
+        let mut own = self.letters();
+        if own.is_closed {
+            drop(own);
+            return give(letters);
+        }
+        own.waiting.extend(letters);
+        drop(own);
+        self.arrived.notify_one();
+    }
+
+    /// No task gives answers out any more.
+    fn close(&self) {
+        let mut own = self.letters();
+        own.is_closed = true;
+        let waiting = mem::take(&mut own.waiting);
+        drop(own);
+        give(waiting);
+        self.arrived.notify_one();
+    }
+
+    fn is_closed(&self) -> bool {
+        self.letters().is_closed
+    }
+
+    fn letters(&self) -> MutexGuard<'_, Letters> {
+        self.letters.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The end of the task, with its runtime at the latest, closes the mailbox.
+struct ClosedOnDrop(Arc<Mailbox>);
+
+impl Drop for ClosedOnDrop {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+/// The task of a mailbox.
+async fn give_out(own: ClosedOnDrop) {
+    let mailbox = &own.0;
+    while !mailbox.is_closed() {
+        mailbox.arrived.notified().await;
+        let waiting = mem::take(&mut mailbox.letters().waiting);
+        give(waiting);
+    }
+}
+
+fn give(letters: Vec<Letter>) {
+    for letter in letters {
+        letter();
+    }
+}
+
+/// The way of an answer to its caller.
+pub(crate) struct Responder<T> {
+    caller: oneshot::Sender<T>,
+    mailbox: Option<Arc<Mailbox>>,
+}
+
+/// A responder, and what the caller waits on.
+pub(crate) fn responder<T>() -> (Responder<T>, oneshot::Receiver<T>) {
+    let (caller, answered) = oneshot::channel();
+    let mailbox = Mailbox::of_this_thread();
+    (Responder { caller, mailbox }, answered)
+}
+
+impl<T> Responder<T> {
+    /// Whether the caller has given up.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.caller.is_closed()
+    }
+}
+
+/// The answers of a batch, by mailbox. They are given when it is dropped.
+#[derive(Default)]
+pub(crate) struct Outbox {
+    /// As many as threads call the store: few, so a list does.
+    by_mailbox: Vec<(Option<Arc<Mailbox>>, Vec<Letter>)>,
+}
+
+impl Outbox {
+    /// Adds an answer; `unheard` gets it if the caller has gone.
+    pub(crate) fn add<T: Send + 'static>(
+        &mut self,
+        to: Responder<T>,
+        answer: T,
+        unheard: impl FnOnce(T) + Send + 'static,
+    ) {
+        let caller = to.caller;
+        let letter: Letter = Box::new(move || {
+            if let Err(answer) = caller.send(answer) {
+                unheard(answer);
+            }
+        });
+        let is_own = |mailbox: &Option<Arc<Mailbox>>| match (mailbox, &to.mailbox) {
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            (None, None) => true,
+            _ => false,
+        };
+        let known = self
+            .by_mailbox
+            .iter_mut()
+            .find(|(mailbox, _)| is_own(mailbox));
+        match known {
+            Some((_, letters)) => letters.push(letter),
+            None => self.by_mailbox.push((to.mailbox, vec![letter])),
+        }
+    }
+}
+
+impl Drop for Outbox {
+    fn drop(&mut self) {
+        for (mailbox, letters) in self.by_mailbox.drain(..) {
+            match mailbox {
+                Some(mailbox) => mailbox.deliver(letters),
+                None => give(letters),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use tokio::runtime::{Builder, Runtime};
+
+    use super::*;
+
+    fn runtime() -> Runtime {
+        Builder::new_current_thread().build().expect("a runtime")
+    }
+
+    /// Answers from another thread, as a driver does; returns what was not heard.
+    fn answer(to: Vec<Responder<usize>>) -> Vec<usize> {
+        let (unheard, heard) = mpsc::channel();
+        let driver = std::thread::spawn(move || {
+            let mut outbox = Outbox::default();
+            for (number, to) in to.into_iter().enumerate() {
+                let unheard = unheard.clone();
+                outbox.add(to, number, move |number| {
+                    unheard.send(number).expect("the test listens");
+                });
+            }
+        });
+        driver.join().expect("no panic");
+        heard.try_iter().collect()
+    }
+
+    #[test]
+    fn answers_arrive_in_every_runtime_of_a_thread_and_outside_of_them() {
+        for _ in 0..2 {
+            runtime().block_on(async {
+                let [(first, one), (second, two)] = [responder(), responder()];
+                answer(vec![first, second]);
+                assert_eq!([one.await, two.await], [Ok(0), Ok(1)]);
+            });
+        }
+        let (to, answered) = responder();
+        answer(vec![to]);
+        assert_eq!(answered.blocking_recv(), Ok(0));
+    }
+
+    #[test]
+    fn answer_that_is_not_heard_is_given_back() {
+        let (to, given_up) = responder();
+        drop(given_up);
+        assert!(to.is_gone());
+        assert_eq!(answer(vec![to]), [0]);
+    }
+
+    #[test]
+    fn answer_for_a_runtime_that_has_ended_arrives() {
+        let (before, waiting) = runtime().block_on(async { responder() });
+        answer(vec![before]);
+        assert_eq!(waiting.blocking_recv(), Ok(0));
+        let other = runtime();
+        let (to, waiting) = other.block_on(async { responder() });
+        // Delivered, but its task does not run any more.
+        answer(vec![to]);
+        drop(other);
+        assert_eq!(waiting.blocking_recv(), Ok(0));
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+    async fn many_callers_on_many_threads_are_answered() {
+        let callers = (0..200).map(|_| {
+            tokio::spawn(async {
+                let (to, answered) = responder();
+                answer(vec![to]);
+                answered.await
+            })
+        });
+        for caller in callers.collect::<Vec<_>>() {
+            assert_eq!(caller.await.expect("no panic"), Ok(0));
+        }
+    }
+}
