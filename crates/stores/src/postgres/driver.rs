@@ -4,7 +4,7 @@
 //! place.
 
 use async_trait::async_trait;
-use bytes::Bytes;
+use bytes::{Buf as _, Bytes};
 use tokio_postgres::types::private::BytesMut;
 use tokio_postgres::types::{FromSql, IsNull, Kind, ToSql, Type, to_sql_checked};
 
@@ -23,7 +23,7 @@ pub(crate) enum Value {
     Text(String),
     /// `bytea`.
     Bytes(Bytes),
-    /// An array of any of them.
+    /// An array of any of them, or the fields of a row.
     List(Vec<Value>),
 }
 
@@ -131,6 +131,7 @@ impl<'a> FromSql<'a> for Value {
             Type::INT4 => Self::Int(i64::from(i32::from_sql(ty, raw)?)),
             Type::INT8 => Self::Int(i64::from_sql(ty, raw)?),
             Type::BYTEA => Self::Bytes(Bytes::copy_from_slice(raw)),
+            Type::RECORD => Self::List(fields(raw)?),
             _ => Self::Text(String::from_sql(ty, raw)?),
         })
     }
@@ -140,8 +141,28 @@ impl<'a> FromSql<'a> for Value {
     }
 
     fn accepts(ty: &Type) -> bool {
-        <Self as ToSql>::accepts(ty)
+        *ty == Type::RECORD || <Self as ToSql>::accepts(ty)
     }
+}
+
+/// The fields of a `ROW(…)`: their number, then the type, the length and the bytes of
+/// each; the length of a null is negative.
+fn fields(mut raw: &[u8]) -> Result<Vec<Value>, Box<dyn std::error::Error + Sync + Send>> {
+    let count = raw.try_get_i32()?;
+    let mut fields = Vec::new();
+    for _ in 0..count {
+        let ty = Type::from_oid(raw.try_get_u32()?).ok_or("a field of an unknown type")?;
+        let field = match usize::try_from(raw.try_get_i32()?) {
+            Err(_) => Value::Null,
+            Ok(length) => {
+                let (field, rest) = raw.split_at_checked(length).ok_or("a field is cut off")?;
+                raw = rest;
+                Value::from_sql(&ty, field)?
+            }
+        };
+        fields.push(field);
+    }
+    Ok(fields)
 }
 
 /// A row of tokio-postgres.

@@ -187,9 +187,22 @@ impl RowReader {
     }
 
     pub(crate) fn fence(&mut self) -> Result<Fence, Error> {
-        let fence = self.int("fence")?;
+        self.optional_fence()?.ok_or(Error::Column("fence"))
+    }
+
+    pub(crate) fn optional_fence(&mut self) -> Result<Option<Fence>, Error> {
+        let Some(fence) = self.optional_int("fence")? else {
+            return Ok(None);
+        };
         let fence = u64::try_from(fence).map_err(|_| Error::Column("fence"))?;
-        Ok(Fence(fence))
+        Ok(Some(Fence(fence)))
+    }
+
+    pub(crate) fn list(&mut self, column: &'static str) -> Result<Vec<Value>, Error> {
+        match self.0.next() {
+            Some(Value::List(values)) => Ok(values),
+            _ => Err(Error::Column(column)),
+        }
     }
 
     /// The times of an outcome, as `settle.sql` and `finish.sql` return them.

@@ -86,9 +86,10 @@ impl Statements {
                 include_str!("sql/finish.sql"),
                 with(&[T::INT8, T::TEXT, T::TEXT, T::INT4, T::BYTEA]),
             ),
-            settle: Arc::new(steps(
+            settle: Arc::new(one_or_many(
                 table,
                 include_str!("sql/settle.sql"),
+                include_str!("sql/settle_many.sql"),
                 &[T::BYTEA, T::INT8, T::TEXT, T::TEXT, T::INT4, T::BYTEA],
             )),
             free: fill(include_str!("sql/free.sql"), with(&[T::INT8, T::TEXT])),
@@ -183,10 +184,14 @@ pub(crate) struct BatchStatement {
 const FIRST: [Type; 2] = [Type::TEXT, Type::INT8];
 
 fn steps(table: &Table, sql: &str, each: &[Type]) -> BatchStatement {
+    one_or_many(table, sql, sql, each)
+}
+
+fn one_or_many(table: &Table, one: &str, many: &str, each: &[Type]) -> BatchStatement {
     let places = (FIRST.len() + 1..).take(each.len());
     let values: Vec<_> = places.map(|place| format!("${place}")).collect();
     let values = values.join(", ");
-    let statement = |steps: &str, among: &str, each: Vec<Type>| {
+    let statement = |sql: &str, steps: &str, among: &str, each: Vec<Type>| {
         let sql = sql.replace("{steps}", steps).replace("{among}", among);
         Statement {
             sql: fill(table, &sql),
@@ -195,11 +200,13 @@ fn steps(table: &Table, sql: &str, each: &[Type]) -> BatchStatement {
     };
     BatchStatement {
         one: statement(
+            one,
             &format!("(VALUES ({values}, 1::bigint))"),
             "= $3",
             each.to_vec(),
         ),
         many: statement(
+            many,
             &format!("unnest({values}) WITH ORDINALITY"),
             "= ANY ($3)",
             each.iter().map(list_of).collect(),

@@ -1,12 +1,12 @@
--- Records the outcomes that the holders of fences report. Returns the times of each
+-- Records the outcome that the holder of a fence reports. Returns the times of the
 -- outcome, and no row where the holder may not act: then the rules decide on the
 -- record that is read next.
 --
 -- $1 namespace  $2 the moment, or NULL for the server's
--- lists with one entry per step: $3 digest  $4 fence  $5 state  $6 answer  $7 status  $8 reply
+-- $3 digest  $4 fence  $5 state  $6 answer  $7 status  $8 reply
 --
--- A row that another transaction has locked is skipped, so that it does not delay the
--- other settlements: its own is repeated as a single statement.
+-- A row that another transaction has locked is skipped, so that the settlement does not
+-- delay others: it is repeated under a limit.
 WITH held AS MATERIALIZED (
     SELECT r.owner, a.*
     FROM {table} AS r, {steps} AS a(digest, fence, state, answer, status, reply, place)

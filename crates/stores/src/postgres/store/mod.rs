@@ -178,24 +178,34 @@ impl PostgresStore {
             mark: Some(Value::bytes(&ask.attempt.0.to_be_bytes())),
             otherwise: Some(self.withdrawal(&ask.digest, ask.attempt)),
         };
-        if let Some(row) = self.grants.row(step).await? {
-            let mut row = RowReader::new(row);
-            row.skip(1);
-            return Ok(Claim::Granted(Grant {
-                digest: ask.digest,
-                id: ask.id,
-                fence: row.fence()?,
-            }));
-        }
-        // The key is known, and most likely finished or running: reading is enough.
-        let about = self.about(Lookup::Digest(ask.digest));
-        let rows = self.rows(&self.statements.get, &about).await?;
-        if let Some(row) = rows.into_iter().next() {
-            let (record, now) = read_known(row)?;
-            if let Some(claim) = Claim::on(&record, ask, now) {
-                self.recent.keep(&record, now, asked_at);
-                return Ok(claim);
+        let known = match self.grants.row(step).await? {
+            Some(row) => {
+                let mut row = RowReader::new(row);
+                row.skip(1);
+                if let Some(fence) = row.optional_fence()? {
+                    return Ok(Claim::Granted(Grant {
+                        digest: ask.digest,
+                        id: ask.id,
+                        fence,
+                    }));
+                }
+                row.skip(1);
+                let now = row.moment("now_ms")?;
+                let record = RowReader::new(row.list("record")?).record()?;
+                Some((Arc::new(record), now))
             }
+            // It was claimed at the same moment, and most likely runs.
+            None => {
+                let about = self.about(Lookup::Digest(ask.digest));
+                let rows = self.rows(&self.statements.get, &about).await?;
+                rows.into_iter().next().map(read_known).transpose()?
+            }
+        };
+        if let Some((record, now)) = known
+            && let Some(claim) = Claim::on(&record, ask, now)
+        {
+            self.recent.keep(&record, now, asked_at);
+            return Ok(claim);
         }
         Ok(match self.enter(ask, None, None).await? {
             ClaimOutcome::Granted(grant) => Claim::Granted(grant),
