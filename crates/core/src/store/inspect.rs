@@ -9,7 +9,8 @@ use crate::clock::Timestamp;
 use crate::identity::OperationId;
 use crate::record::{Fence, Record, Reply, State};
 
-/// An operator's view of a store.
+/// An operator's view of a store. A change is answered when it holds for every process
+/// that shares the store: none of them gives the earlier reply any more.
 #[async_trait]
 pub trait Inspect: Send + Sync + 'static {
     /// Matching operations, and traces of operations whose keys are forgotten;
