@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::Either;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{Request, Response, StatusCode, Uri, Version};
@@ -108,12 +109,12 @@ impl Forwarder {
     }
 
     /// Sends a protected request once, under its grant.
-    pub(crate) async fn forward_protected(
-        &self,
+    pub(crate) fn forward_protected<'a>(
+        &'a self,
         request: Request<Bytes>,
         granted: Option<Granted>,
-        context: &ForwardContext,
-    ) -> Result<Response<Body>, Unanswered> {
+        context: &'a ForwardContext,
+    ) -> impl Future<Output = Result<Response<Body>, Unanswered>> + Send + use<'a> {
         let (mut parts, body) = request.into_parts();
         self.prepare(&mut parts, context);
         let headers = &mut parts.headers;
@@ -130,26 +131,29 @@ impl Forwarder {
             None => add_bypass_headers(headers, context),
         }
         onceward_core::crash_point!("before-connect");
-        let sent = self.send(Request::from_parts(parts, body), context).await;
-        onceward_core::crash_point!("after-sent");
-        match sent {
-            Ok(response) if is_switch(&response) => {
-                Err(Unanswered::Lost(Box::new(UnexpectedSwitch)))
+        let sending = self.send(Request::from_parts(parts, body), context);
+        async move {
+            let sent = sending.await;
+            onceward_core::crash_point!("after-sent");
+            match sent {
+                Ok(response) if is_switch(&response) => {
+                    Err(Unanswered::Lost(Box::new(UnexpectedSwitch)))
+                }
+                Ok(response) => Ok(response),
+                Err(SendError::NotSent(cause)) => Err(Unanswered::NotSent(Box::new(cause))),
+                Err(SendError::Lost(cause)) => Err(Unanswered::Lost(Box::new(cause))),
             }
-            Ok(response) => Ok(response),
-            Err(SendError::NotSent(cause)) => Err(Unanswered::NotSent(Box::new(cause))),
-            Err(SendError::Lost(cause)) => Err(Unanswered::Lost(Box::new(cause))),
         }
     }
 
     /// Forwards an unprotected request, streaming both bodies.
-    pub(crate) async fn forward_streaming(
-        &self,
+    pub(crate) fn forward_streaming<'a>(
+        &'a self,
         request: Request<Incoming>,
-        context: &ForwardContext,
-    ) -> Result<Response<Body>, Problem> {
+        context: &'a ForwardContext,
+    ) -> impl Future<Output = Result<Response<Body>, Problem>> + Send + use<'a> {
         if asks_for_tunnel(&request) {
-            return self.upgrade(request, context).await;
+            return Either::Left(Box::pin(self.upgrade(request, context)));
         }
         let (mut parts, body) = request.into_parts();
         self.prepare(&mut parts, context);
@@ -161,29 +165,31 @@ impl Forwarder {
         }
         let body = StreamedBody::new(body, self.pause_max);
         let progress = body.progress();
-        let request = Request::from_parts(parts, body);
+        let sending = self.send(Request::from_parts(parts, body), context);
         let timeout = context.route.timeout;
-        let sent = {
-            // Pinned here: moved into the wait, this large future would be held twice.
-            let sending = pin!(self.send(request, context));
-            progress.wait_for_answer(timeout, sending).await
-        };
-        match sent {
-            Ok(Ok(response)) if is_switch(&response) => {
-                tracing::warn!(error = %UnexpectedSwitch, "no answer to an unprotected request");
-                Err(Problem::no_answer_unprotected())
+        Either::Right(async move {
+            let sent = {
+                // Pinned here: moved into the wait, this future would be held twice.
+                let sending = pin!(sending);
+                progress.wait_for_answer(timeout, sending).await
+            };
+            match sent {
+                Ok(Ok(response)) if is_switch(&response) => {
+                    tracing::warn!(error = %UnexpectedSwitch, "no answer to an unprotected request");
+                    Err(Problem::no_answer_unprotected())
+                }
+                Ok(Ok(mut response)) => {
+                    strip_for_client(response.headers_mut());
+                    Ok(response)
+                }
+                Ok(Err(_)) if progress.is_broken_off() => Err(Problem::new(
+                    Code::BadRequest,
+                    "The request body is incomplete or malformed.",
+                )),
+                Ok(Err(error)) => Err(unanswered_problem(&error)),
+                Err(_) => Err(Problem::no_answer_unprotected()),
             }
-            Ok(Ok(mut response)) => {
-                strip_for_client(response.headers_mut());
-                Ok(response)
-            }
-            Ok(Err(_)) if progress.is_broken_off() => Err(Problem::new(
-                Code::BadRequest,
-                "The request body is incomplete or malformed.",
-            )),
-            Ok(Err(error)) => Err(unanswered_problem(&error)),
-            Err(_) => Err(Problem::no_answer_unprotected()),
-        }
+        })
     }
 
     /// Forwards an unprotected request whose body was read already.
@@ -210,11 +216,12 @@ impl Forwarder {
         }
     }
 
-    async fn send<B: Into<OutgoingBody>>(
-        &self,
+    /// Sends a request, which goes out at once: the future waits for the answer.
+    fn send<'a, B: Into<OutgoingBody>>(
+        &'a self,
         mut request: Request<B>,
         context: &ForwardContext,
-    ) -> Result<Response<Body>, SendError> {
+    ) -> impl Future<Output = Result<Response<Body>, SendError>> + Send + use<'a, B> {
         let span = context.link.as_ref().map(|link| {
             let span = link.attempt(
                 &context.route.route.upstream,
@@ -224,24 +231,27 @@ impl Forwarder {
             span.headers_for_upstream(request.headers_mut());
             span
         });
-        let sending = self.metrics.begin();
-        let sent = self.upstream.send(request).await;
-        let outcome = match &sent {
-            Ok(_) => SendOutcome::Answered,
-            Err(SendError::NotSent(_)) => SendOutcome::NotSent,
-            Err(SendError::Lost(_)) => SendOutcome::Lost,
-        };
-        sending.end(outcome);
-        match (&sent, span) {
-            (Ok(response), Some(span)) => span.answered(response.status()),
-            (Err(_), Some(span)) => span.unanswered(outcome),
-            (_, None) => {}
+        let timer = self.metrics.begin();
+        let sending = self.upstream.send(request);
+        async move {
+            let sent = sending.await;
+            let outcome = match &sent {
+                Ok(_) => SendOutcome::Answered,
+                Err(SendError::NotSent(_)) => SendOutcome::NotSent,
+                Err(SendError::Lost(_)) => SendOutcome::Lost,
+            };
+            timer.end(outcome);
+            match (&sent, span) {
+                (Ok(response), Some(span)) => span.answered(response.status()),
+                (Err(_), Some(span)) => span.unanswered(outcome),
+                (_, None) => {}
+            }
+            let mut response = sent?.map(body::boxed);
+            // The version belongs to the connection: the client's is the gateway's own, and
+            // stays open after an answer of an HTTP/1.0 upstream.
+            *response.version_mut() = Version::HTTP_11;
+            Ok(response)
         }
-        let mut response = sent?.map(body::boxed);
-        // The version belongs to the connection: the client's is the gateway's own, and
-        // stays open after an answer of an HTTP/1.0 upstream.
-        *response.version_mut() = Version::HTTP_11;
-        Ok(response)
     }
 
     /// Forwards a request for a protocol upgrade, and opens a tunnel if the upstream

@@ -21,6 +21,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
+use hyper::client::conn::TrySendError;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use onceward_core::deadline::within;
@@ -237,18 +238,25 @@ impl Http1Connection {
 }
 
 impl ConnectionSlot {
-    pub(super) async fn send(
+    /// Hands the request to the connection, and returns a future of its answer.
+    pub(super) fn send(
         mut self,
         pool: &Arc<Pool>,
         request: Request<OutgoingBody>,
-    ) -> SendResult {
+    ) -> impl Future<Output = SendResult> + Send + use<> {
         let before = self.connection.write_state.written();
         let request = request.map(|body| TrackedBody::new(body, &self.connection.write_state));
-        let sent = self.connection.sender.try_send_request(request).await;
-        let mut error = match sent {
-            Ok(response) => return SendResult::Answered(self.into_response(pool, response)),
-            Err(error) => error,
-        };
+        let sending = self.connection.sender.try_send_request(request);
+        let pool = Arc::clone(pool);
+        async move {
+            match sending.await {
+                Ok(response) => SendResult::Answered(self.into_response(pool, response)),
+                Err(error) => self.failed(before, error),
+            }
+        }
+    }
+
+    fn failed(self, before: u64, mut error: TrySendError<Request<TrackedBody>>) -> SendResult {
         let unsent = error.take_message();
         let error = error.into_error();
         let written = self.connection.write_state.written();
@@ -267,7 +275,7 @@ impl ConnectionSlot {
     /// The response, which holds this connection until its body ends.
     fn into_response(
         self,
-        pool: &Arc<Pool>,
+        pool: Arc<Pool>,
         response: Response<hyper::body::Incoming>,
     ) -> Response<ResponseBody> {
         let Self { connection, permit } = self;
@@ -283,7 +291,7 @@ impl ConnectionSlot {
             early: !connection.write_state.is_whole(),
             connection,
             permit,
-            pool: Arc::clone(pool),
+            pool,
         };
         response.map(|body| ResponseBody::new(body, Some(ResponseGuard::Http1(borrowed))))
     }

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use h2::Reason;
 use http::Request;
+use hyper::client::conn::TrySendError;
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -137,24 +138,33 @@ impl Http2Connection {
 }
 
 impl StreamSlot {
-    pub(super) async fn send(
+    /// Hands the request to the connection, and returns a future of its answer.
+    pub(super) fn send(
         mut self,
         shared: &SharedConnection,
         request: Request<OutgoingBody>,
-    ) -> SendResult {
-        let mut error = match self.sender.try_send_request(request).await {
-            Ok(response) => {
-                let guard = Some(ResponseGuard::Http2(self.permit));
-                return SendResult::Answered(response.map(|body| ResponseBody::new(body, guard)));
+    ) -> impl Future<Output = SendResult> + Send {
+        let sending = self.sender.try_send_request(request);
+        async move {
+            match sending.await {
+                Ok(response) => {
+                    let guard = Some(ResponseGuard::Http2(self.permit));
+                    SendResult::Answered(response.map(|body| ResponseBody::new(body, guard)))
+                }
+                Err(error) => shared.failed(error),
             }
-            Err(error) => error,
-        };
+        }
+    }
+}
+
+impl SharedConnection {
+    fn failed(&self, mut error: TrySendError<Request<OutgoingBody>>) -> SendResult {
         let unsent = error.take_message();
         let error = error.into_error();
         match unsent {
             Some(request) => {
                 // The connection was closed already.
-                shared.clear();
+                self.clear();
                 SendResult::Returned(Box::new(request), ConnectionError::Http(error))
             }
             None if is_refusal(&error) || is_certificate_refused(&error) => {

@@ -33,6 +33,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
+use futures_util::future::Either;
 use http::{Request, Response};
 use onceward_core::deadline::within;
 use tokio_util::task::TaskTracker;
@@ -234,11 +235,36 @@ impl UpstreamClient {
     ///
     /// [`SendError`] says whether the request may have run. It is never sent
     /// again after a byte of it was written.
-    pub async fn send<B: Into<OutgoingBody>>(
+    // A request goes to its connection at once and not when the future is polled, so
+    // that the future, which every request waits in, has no place for the request.
+    pub fn send<B: Into<OutgoingBody>>(
         &self,
         request: Request<B>,
+    ) -> impl Future<Output = Result<Response<ResponseBody>, SendError>> + Send + use<'_, B> {
+        let request = request.map(Into::into);
+        let begun = match self.take() {
+            Some(slot) => Ok(self.send_on(slot, request)),
+            None => Err(Box::new(request)),
+        };
+        async move {
+            let unsent = match begun {
+                Ok(sending) => match sending.await {
+                    SendResult::Answered(response) => return Ok(response),
+                    SendResult::Failed(error) => return Err(error),
+                    SendResult::Returned(unsent, _) => unsent,
+                },
+                Err(unsent) => unsent,
+            };
+            // Boxed: most requests find a connection.
+            Box::pin(self.send_later(*unsent)).await
+        }
+    }
+
+    /// Sends a request that found no connection, or one that had closed.
+    async fn send_later(
+        &self,
+        mut request: Request<OutgoingBody>,
     ) -> Result<Response<ResponseBody>, SendError> {
-        let mut request = request.map(Into::into);
         // Each round returns, or discards a connection that closed while it was
         // idle. When none is left, one new connection is opened.
         while let Some(slot) = self.take() {
@@ -249,8 +275,7 @@ impl UpstreamClient {
             }
         }
         let limit = self.dialer.timeout();
-        // Boxed because the future is large and most requests find a connection.
-        let connected = within(limit, Box::pin(self.connect())).await;
+        let connected = within(limit, self.connect()).await;
         let connected = connected.unwrap_or(Err(ConnectionError::ConnectTimeout(limit)));
         let slot = connected.map_err(SendError::NotSent)?;
         match self.send_on(slot, request).await {
@@ -273,15 +298,19 @@ impl UpstreamClient {
         tasks.wait().await;
     }
 
-    async fn send_on(&self, slot: RequestSlot, mut request: Request<OutgoingBody>) -> SendResult {
+    fn send_on(
+        &self,
+        slot: RequestSlot,
+        mut request: Request<OutgoingBody>,
+    ) -> impl Future<Output = SendResult> + Send {
         match slot {
             RequestSlot::Http1(slot) => {
                 address::set_http1_target(&mut request);
-                slot.send(&self.http1, request).await
+                Either::Left(slot.send(&self.http1, request))
             }
             RequestSlot::Http2(slot) => {
                 address::set_http2_target(&mut request, &self.address);
-                slot.send(self.http2.here(), request).await
+                Either::Right(slot.send(self.http2.here(), request))
             }
         }
     }
