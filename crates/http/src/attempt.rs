@@ -39,13 +39,15 @@ use crate::status::IdempotencyStatus;
 
 /// Runs a granted operation. The caller waits for its answer, unless it prefers to
 /// ask later and the class allows that; the run goes on without it.
-pub(crate) async fn run_detached<F, Fut>(
-    protection: &Arc<Protection>,
+// The work is begun here and not in the future that is returned, which then has no
+// place for it.
+pub(crate) fn run_detached<'a, F, Fut>(
+    protection: &'a Protection,
     lead: Lead,
     call: Call,
     granted: Granted,
     forward: F,
-) -> ProtectedResponse
+) -> impl Future<Output = ProtectedResponse> + Send + use<'a, F, Fut>
 where
     F: FnMut(Request<Bytes>, Option<Granted>) -> Fut + Send + 'static,
     Fut: Future<Output = Result<Response<Body>, Unanswered>> + Send + 'static,
@@ -70,13 +72,18 @@ where
         .engine
         .run_detached(id, running.instrument(span), reply);
     // Without a reply the run panicked or was abandoned, and its lead with it.
-    let reply = async { reply.await.unwrap_or_else(|| no_answer_response(id)) };
-    match later {
-        None => reply.await,
-        Some((wait, path)) => match within(wait, reply).await {
+    async move {
+        let reply = async { reply.await.unwrap_or_else(|| no_answer_response(id)) };
+        let Some((wait, path)) = later else {
+            return reply.await;
+        };
+        match within(wait, reply).await {
             Ok(ended) => ended,
-            Err(_) => accepted(&protection.engine, (&digest, &fingerprint), id, &path).await,
-        },
+            Err(_) => {
+                let asked = (&digest, &fingerprint);
+                Box::pin(accepted(&protection.engine, asked, id, &path)).await
+            }
+        }
     }
 }
 

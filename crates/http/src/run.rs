@@ -438,7 +438,7 @@ where
                 key: identity.key,
                 caller: identity.caller,
             };
-            Box::pin(run_detached(protection, lead, call, granted, forward)).await
+            run_detached(protection, lead, call, granted, forward).await
         }
         Ok(Entered::Follow(follow)) => Box::pin(wait_for(&call, &follow)).await,
         Ok(
