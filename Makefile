@@ -15,7 +15,7 @@ FEATURES = embedded postgres redis sqlx axum
 # The published crates, each after those that it needs.
 PUBLISHED = onceward-core onceward-webhooks onceward-stores onceward-http onceward onceward-gateway onceward-cli
 
-.PHONY: test lint unit doc demo bench bench-crash audit package tools
+.PHONY: test lint unit doc demo bench bench-crash profile audit package tools
 
 test: lint unit doc demo
 
@@ -51,6 +51,10 @@ KILLS = 500
 bench-crash:
 	ONCEWARD_KILLS=$(KILLS) cargo test --release --locked --package onceward-cli --test it -- --exact --nocapture \
 		crash::storm::killed_again_and_again_under_load_nothing_runs_twice_and_nothing_is_forgotten
+
+# A flame graph of each scenario in target/profile, and the ten symbols that take most of its time.
+profile: tools
+	bench/profile
 
 # Advisories, licences, sources and duplicate versions of all dependencies.
 audit:

@@ -1,4 +1,4 @@
-//! The processor time of servers, from `/proc`.
+//! The processor time of servers and what they write to disk, from `/proc`.
 //!
 //! The total is the scheduler's own count of nanoseconds for each thread. The kernel splits time
 //! into user and system by samples, so the split is less exact than the total. Time of a server is
@@ -25,14 +25,16 @@ const IDLE_WAIT_MAX: Duration = Duration::from_secs(30);
 /// The state of a listening socket in `/proc/net/tcp`.
 const TCP_LISTEN: &str = "0A";
 
-/// Processor time per request.
+/// Processor time and bytes written to disk, per request.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(super) struct Cost {
     pub(super) user_us: f64,
     pub(super) system_us: f64,
+    pub(super) written_bytes: f64,
 }
 
 impl Cost {
+    /// Processor time.
     pub(super) fn total_us(self) -> f64 {
         self.user_us + self.system_us
     }
@@ -75,6 +77,10 @@ impl Server {
                 continue;
             };
             usage.ticks.insert(id, (stat.user, stat.system));
+            let io = fs::read_to_string(format!("/proc/{id}/io"));
+            if let Some(written) = io.ok().as_deref().and_then(written_bytes) {
+                usage.written_bytes.insert(id, written);
+            }
             for thread in numbered_entries(&format!("/proc/{id}/task")) {
                 let text = fs::read_to_string(format!("/proc/{id}/task/{thread}/schedstat"));
                 if let Some(used_ns) = text.ok().as_deref().and_then(first_number) {
@@ -118,6 +124,8 @@ pub(super) struct Usage {
     threads_ns: HashMap<u32, u64>,
     /// User and system time of each process.
     ticks: HashMap<u32, (u64, u64)>,
+    /// What each process has written to disk.
+    written_bytes: HashMap<u32, u64>,
 }
 
 impl Usage {
@@ -133,9 +141,11 @@ impl Usage {
             all => user as f64 / all as f64,
         };
         let total_us = total_ns as f64 / 1000.0 / requests as f64;
+        let written = increase(&self.written_bytes, &before.written_bytes);
         Some(Cost {
             user_us: total_us * user_share,
             system_us: total_us * (1.0 - user_share),
+            written_bytes: written as f64 / requests as f64,
         })
     }
 
@@ -145,11 +155,7 @@ impl Usage {
             let (user, system) = self.ticks_since(before);
             return (user + system) * TICK_NS;
         }
-        let used = |(id, now): (&u32, &u64)| {
-            let then = before.threads_ns.get(id).copied().unwrap_or_default();
-            now.saturating_sub(then)
-        };
-        self.threads_ns.iter().map(used).sum()
+        increase(&self.threads_ns, &before.threads_ns)
     }
 
     fn ticks_since(&self, before: &Usage) -> (u64, u64) {
@@ -161,6 +167,15 @@ impl Usage {
         }
         sum
     }
+}
+
+/// The sum of what each entry has grown by.
+fn increase(now: &HashMap<u32, u64>, before: &HashMap<u32, u64>) -> u64 {
+    let grown = |(id, now): (&u32, &u64)| {
+        let then = before.get(id).copied().unwrap_or_default();
+        now.saturating_sub(then)
+    };
+    now.iter().map(grown).sum()
 }
 
 /// The part of `/proc/PID/stat` that is used here.
@@ -185,6 +200,14 @@ impl Stat {
 
 fn number<T: FromStr>(field: Option<&str>) -> Option<T> {
     field?.parse().ok()
+}
+
+/// The bytes written to disk, in the format of `/proc/PID/io`.
+fn written_bytes(io: &str) -> Option<u64> {
+    let line = io
+        .lines()
+        .find_map(|line| line.strip_prefix("write_bytes:"));
+    number(line.map(str::trim))
 }
 
 fn first_number(text: &str) -> Option<u64> {
@@ -251,6 +274,12 @@ mod tests {
     }
 
     #[test]
+    fn written_bytes_have_a_line_of_their_own() {
+        let io = "rchar: 1\nwchar: 2\nread_bytes: 3\nwrite_bytes: 4096\ncancelled_write_bytes: 0\n";
+        assert_eq!(written_bytes(io), Some(4096));
+    }
+
+    #[test]
     fn only_listening_sockets_of_the_port_are_found() {
         let table = "\
   sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
@@ -274,14 +303,17 @@ mod tests {
         let before = Usage {
             threads_ns: HashMap::from([(1, 1_000_000), (2, 5_000_000)]),
             ticks: HashMap::from([(1, (10, 10))]),
+            written_bytes: HashMap::from([(1, 1000)]),
         };
         let after = Usage {
             threads_ns: HashMap::from([(1, 21_000_000), (3, 20_000_000)]),
             ticks: HashMap::from([(1, (13, 11))]),
+            written_bytes: HashMap::from([(1, 51_000), (9, 50_000)]),
         };
         let cost = after.since(&before, 1000).expect("time was used");
         assert_eq!((cost.user_us, cost.system_us), (30.0, 10.0));
         assert!((cost.total_us() - 40.0).abs() < 1e-9);
+        assert_eq!(cost.written_bytes, 100.0);
         assert_eq!(after.since(&after, 1000), None);
     }
 

@@ -11,7 +11,7 @@ use super::cost::Cost;
 use super::machine::Machine;
 use super::scale::Scale;
 use super::scenario::{Scenario, Stage};
-use super::schedule::{Measurement, Results, Settings};
+use super::schedule::{Measurement, Results, Settings, Stored};
 use super::stats::{Faults, Latency};
 use super::targets::{Reached, Target, targets};
 use super::tools::Tools;
@@ -29,6 +29,7 @@ pub(super) struct Report {
     pub(super) baseline: Scenario,
     pub(super) rows: Vec<Row>,
     pub(super) sync_bytes: Option<u64>,
+    pub(super) stored: Vec<Stored>,
     pub(super) scale: Option<Scale>,
     pub(super) targets: Vec<Target>,
 }
@@ -93,16 +94,19 @@ impl Report {
             true => Scenario::Nginx,
             false => Scenario::Direct,
         };
+        let rows = rows(measured, baseline);
+        let targets = targets(&results);
         Report {
             version: 2,
             machine,
             tools,
             settings,
             baseline,
-            rows: rows(measured, baseline),
+            rows,
             sync_bytes: results.sync_bytes,
-            targets: targets(&results),
+            stored: results.stored,
             scale: results.scale,
+            targets,
         }
     }
 
@@ -231,10 +235,12 @@ fn row(measured: &[Measurement], key: RowKey, baseline: Scenario) -> Row {
 }
 
 fn median_cost(costs: impl Iterator<Item = Cost>) -> Option<Cost> {
-    let (user, system) = costs.map(|cost| (cost.user_us, cost.system_us)).unzip();
+    let all = Vec::from_iter(costs);
+    let middle = |of: fn(&Cost) -> f64| median(all.iter().map(of).collect());
     Some(Cost {
-        user_us: median(user)?,
-        system_us: median(system)?,
+        user_us: middle(|one| one.user_us)?,
+        system_us: middle(|one| one.system_us)?,
+        written_bytes: middle(|one| one.written_bytes)?,
     })
 }
 
@@ -304,6 +310,7 @@ pub(super) mod tests {
             cost: Some(Cost {
                 user_us: 30_000.0 / rate,
                 system_us: 10_000.0 / rate,
+                written_bytes: 0.0,
             }),
             ..Measurement::new(stage, scenario, 64, outcome)
         }
@@ -323,6 +330,7 @@ pub(super) mod tests {
                 cost: Some(Cost {
                     user_us: 8.0,
                     system_us: 4.0,
+                    written_bytes: 900.0,
                 }),
                 traffic: Some(TrafficPerRequest {
                     sends: 1.5,
@@ -363,6 +371,7 @@ pub(super) mod tests {
             measured,
             gateway_peak_memory_bytes: Some(100 * 1024 * 1024),
             sync_bytes: Some(8192),
+            stored: vec![],
             scale: None,
         }
     }
@@ -466,6 +475,7 @@ pub(super) mod tests {
         let expected = Cost {
             user_us: 5.0,
             system_us: 10.0 / 6.0,
+            written_bytes: 0.0,
         };
         assert_eq!(row.cost, Some(expected));
         let ratio = row.cost_ratio.expect("nginx was measured").median;

@@ -25,9 +25,9 @@ use super::workload::Workload;
 const FILL_CONNECTIONS: usize = 256;
 const BAR_PAUSE: Duration = Duration::from_millis(200);
 /// How long short-lived records are kept.
-const SHORT_LIFE: Duration = Duration::from_secs(60);
+const SHORT_LIFE: Duration = Duration::from_secs(90);
 /// Short-lived records; a gateway sweeps at most 50,000 every ten seconds.
-const SHORT_LIVED: u64 = 200_000;
+const SHORT_LIVED: u64 = 100_000;
 const SWEPT_FOR: Duration = Duration::from_secs(40);
 /// The rate of first runs while records are swept, and their connections.
 const BESIDE_SWEEP_PER_SECOND: f64 = 1000.0;
@@ -35,7 +35,7 @@ const BESIDE_SWEEP_CONNECTIONS: usize = 64;
 const CONNECTIONS: usize = 64;
 const LISTS: usize = 20;
 const LIST_LIMIT: usize = 50;
-const SHORT_LIVED_CLASS: &str = "[classes.short]\nretention = \"60s\"\nremember = \"60s\"\n\
+const SHORT_LIVED_CLASS: &str = "[classes.short]\nretention = \"90s\"\nremember = \"90s\"\n\
      [[routes]]\nendpoint = \"short.create\"\nmethod = \"POST\"\npath = \"/short\"\n\
      upstream = \"sample\"\npolicy = \"REQUIRED_A\"\nclass = \"short\"\n";
 
@@ -177,15 +177,15 @@ impl Schedule {
         let begun = Instant::now();
         let short_lived = Workload::ShortLived(seed()?);
         self.fill(gateway, short_lived, SHORT_LIVED).await?;
+        let before = self
+            .beside_sweep(gateway, self.settings.measured_seconds)
+            .await?;
         ensure!(
             begun.elapsed() < SHORT_LIFE,
             "records expire before there are enough of them"
         );
-        let before = self
-            .beside_sweep(gateway, self.settings.measured_seconds)
-            .await?;
-        // By then all have expired, and some were swept.
-        sleep_until((Instant::now() + SHORT_LIFE).into()).await;
+        // From then on they expire, in the order in which they were recorded.
+        sleep_until((begun + SHORT_LIFE).into()).await;
         let stored_before = gateway.gauge("onceward_stored_operations").await?;
         let during = self.beside_sweep(gateway, SWEPT_FOR.as_secs()).await?;
         let stored_after = gateway.gauge("onceward_stored_operations").await?;

@@ -100,7 +100,18 @@ pub(super) struct Results {
     pub(super) gateway_peak_memory_bytes: Option<u64>,
     /// The size of the batches whose syncs were measured.
     pub(super) sync_bytes: Option<u64>,
+    /// How much the shared stores keep for each operation.
+    pub(super) stored: Vec<Stored>,
     pub(super) scale: Option<Scale>,
+}
+
+/// What a store keeps for each operation, as the gateway reports it.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct Stored {
+    /// The scenario that filled it.
+    pub(super) scenario: Scenario,
+    pub(super) operations: u64,
+    pub(super) bytes_per_operation: f64,
 }
 
 /// A server that takes part.
@@ -223,6 +234,7 @@ impl Schedule {
                         .await?;
                     bar.inc(1);
                 }
+                results.stored = gateways.stored().await?;
                 for gateway in gateways.into_each() {
                     results.record_memory(&gateway);
                     gateway.close().await?;
@@ -562,6 +574,25 @@ impl Schedule {
 }
 
 impl Gateways {
+    async fn stored(&self) -> anyhow::Result<Vec<Stored>> {
+        let mut stored = Vec::new();
+        for (scenario, gateway) in [
+            (Scenario::RedisFirst, &self.redis),
+            (Scenario::PostgresFirst, &self.postgres),
+        ] {
+            if let Some(gateway) = gateway {
+                let operations = gateway.gauge("onceward_stored_operations").await?;
+                let bytes = gateway.gauge("onceward_stored_bytes").await?;
+                stored.push(Stored {
+                    scenario,
+                    operations,
+                    bytes_per_operation: bytes as f64 / operations.max(1) as f64,
+                });
+            }
+        }
+        Ok(stored)
+    }
+
     fn into_each(self) -> impl Iterator<Item = Gateway> {
         let Gateways {
             plain,

@@ -111,11 +111,17 @@ fn stores(report: &Report) -> Vec<Vec<String>> {
         "sends",
         "bytes sent",
         "bytes received",
+        "bytes to disk",
+        "bytes stored",
     ];
     let mut lines = vec![titles.map(str::to_owned).to_vec()];
     for row in report.rows.iter().filter(|row| row.faults == 0) {
         let (user, system) = cost(row.store_cost);
         if let Some(traffic) = row.store_traffic {
+            let stored = report.stored.iter();
+            let stored = stored.filter(|stored| stored.scenario == row.scenario);
+            let stored = stored.map(|stored| stored.bytes_per_operation).next();
+            let written = row.store_cost.map(|cost| cost.written_bytes);
             lines.push(vec![
                 row.scenario.label().into(),
                 user,
@@ -123,6 +129,8 @@ fn stores(report: &Report) -> Vec<Vec<String>> {
                 format!("{:.2}", traffic.sends),
                 thousands(traffic.sent_bytes),
                 thousands(traffic.received_bytes),
+                written.map_or_else(none, thousands),
+                stored.map_or_else(none, thousands),
             ]);
         }
     }
@@ -334,7 +342,7 @@ mod tests {
         for line in [
             "         64  onceward, first run                   6,000     0.300  0.30–0.30      5.0        1.7     3.333      3.33–3.33    1.00    1.50\n",
             "         64  onceward, webhook, delivered          3,000     0.150  0.15–0.15        -          -         -              -       -       -\n",
-            "onceward on Redis, first run      8.0        4.0   1.50         700              90\n",
+            "onceward on Redis, first run      8.0        4.0   1.50         700              90            900             -\n",
             "50 %  onceward, first run                                      1,500  1.00  1.50   2.00\n",
             "50 %  a sync of the disk, beside first runs, up to 8 KiB       1,500  1.00  1.50   2.00\n",
             "replay to nginx, rate                     1.500  at least 1.4   yes\n",

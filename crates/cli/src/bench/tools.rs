@@ -58,16 +58,20 @@ impl Tools {
             Length::Time { warmup, measured } => (warmup, measured),
             Length::Count(_) => return Run::start(load)?.finish().await,
         };
-        let run = async |time: Duration| match generator {
+        let run = async |load: &Load, time: Duration| match generator {
             Generator::Wrk => wrk::run(load, time, &self.directory).await,
             Generator::H2load => h2load::run(load, time, &self.directory).await,
             Generator::Own => Run::start(load)?.finish().await,
         };
         if generator == Generator::Own || warmup.is_zero() {
-            return run(measured).await;
+            return run(load, measured).await;
         }
-        let warmed_up = run(warmup).await.context("during the warm-up")?;
-        let mut result = run(measured).await?;
+        let warm_up = Load {
+            workload: load.workload.with_other_keys(),
+            ..load.clone()
+        };
+        let warmed_up = run(&warm_up, warmup).await.context("during the warm-up")?;
+        let mut result = run(load, measured).await?;
         result.answered += warmed_up.answered;
         result.faults.add(warmed_up.faults);
         Ok(result)

@@ -29,7 +29,7 @@ pub(super) enum Workload {
     Replay(Seed),
     /// Each with a new key, to the service behind Restate.
     Restate(Seed),
-    /// Each with a new key, to a route whose records are kept for a minute.
+    /// Each with a new key, to a route whose records are kept for a short time.
     ShortLived(Seed),
     /// Each with a new key, from a tenant that may exceed its rate limit.
     Flood(Seed),
@@ -70,6 +70,19 @@ impl Workload {
             | Workload::Flood(seed)
             | Workload::Webhook(seed, _) => Some(seed.key(number)),
             Workload::Replay(seed) => Some(seed.key(number % REPLAY_KEYS)),
+        }
+    }
+
+    /// The same kind with other new keys, for a second load. Replays keep theirs.
+    pub(super) fn with_other_keys(&self) -> Self {
+        match self {
+            Workload::PassThrough => Workload::PassThrough,
+            Workload::Replay(seed) => Workload::Replay(*seed),
+            Workload::First(seed) => Workload::First(seed.other()),
+            Workload::Restate(seed) => Workload::Restate(seed.other()),
+            Workload::ShortLived(seed) => Workload::ShortLived(seed.other()),
+            Workload::Flood(seed) => Workload::Flood(seed.other()),
+            Workload::Webhook(seed, webhook) => Workload::Webhook(seed.other(), webhook.clone()),
         }
     }
 
@@ -160,6 +173,10 @@ impl Request {
 }
 
 impl Seed {
+    fn other(self) -> Self {
+        Seed(mix(self.0.wrapping_add(1)))
+    }
+
     /// The first three groups of keys that another program completes: two more groups, of four and
     /// twelve digits.
     pub(super) fn prefix(self) -> String {
@@ -270,6 +287,7 @@ mod tests {
         let whole = [head, key.as_bytes(), tail].concat();
         assert_eq!(whole.len(), request.numbered(1).len());
         assert_ne!(Seed(7).prefix(), Seed(8).prefix());
+        assert_ne!(Seed(7).prefix(), Seed(7).other().prefix());
     }
 
     #[test]
