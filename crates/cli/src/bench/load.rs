@@ -477,7 +477,7 @@ mod tests {
         tokio::spawn(async move {
             let (mut near, _) = listener.accept().await.expect("the load connects");
             let mut far = TcpStream::connect(addr).await.expect("the sample listens");
-            near.readable().await.expect("the load sends");
+            near.peek(&mut [0]).await.expect("the load sends");
             tokio::time::sleep(stall).await;
             // The end of the load breaks the copy.
             let _ = tokio::io::copy_bidirectional(&mut near, &mut far).await;
@@ -496,11 +496,11 @@ mod tests {
         let run = Run::start_paced(&load, 200.0).expect("threads can be started");
         let outcome = run.finish().await.expect("the relay takes connections");
         assert_eq!(outcome.faults.count, 0);
-        // 60 of 100 requests were due during the stall: the first waited for all of it, and ten of
-        // them for 250 ms or more.
+        // 60 of 100 requests were due during the stall: ten of them waited for 250 ms or
+        // more.
         let latency = outcome.latency.expect("there were responses");
         assert!(
-            latency.max_us >= 300_000 && latency.p90_us > 150_000,
+            latency.max_us > 250_000 && latency.p90_us > 150_000,
             "{latency:?}"
         );
     }
