@@ -12,15 +12,16 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use onceward_core::clock::Timestamp;
+use onceward_core::store::StoreError;
 use tokio::sync::mpsc;
 
 use super::Shared;
 use super::error::{Error, Result};
 use super::log::SpareSegment;
-use super::mailbox::{Outbox, Responder};
 use super::state::Changes;
 use super::transaction::Transaction;
-use super::writer::Command;
+use super::writer::{Command, Responder};
+use crate::mailbox::Outbox;
 
 /// The longest that a change waits for its fill: other programs that read the file see
 /// it then.
@@ -157,9 +158,7 @@ impl FillerThread {
                 if self.is_stuck {
                     self.fill();
                 }
-                let mut outbox = Outbox::default();
-                outbox.add(to, swept);
-                outbox.send();
+                Outbox::default().add(to, swept.map_err(StoreError::from), |_| {});
             }
             Job::Spare(spare) => self.report(Command::Spare(spare.create())),
             Job::Checkpoint => self.checkpoint(),

@@ -30,7 +30,6 @@ mod finished;
 mod hot_replies;
 mod index;
 mod log;
-mod mailbox;
 mod open_operations;
 mod overlay;
 mod reader;
@@ -247,7 +246,7 @@ impl EmbeddedStore {
         let shared = Arc::new(Shared::new(clock, &limits));
         let reader = file::open_reader(&database, vfs)?;
         let loaded = start::load(&db, reader, recovered, &shared).map_err(refuse)?;
-        let readers = Readers::start(&database, vfs, shared.clone())?;
+        let readers = Readers::start(&database, vfs, &shared)?;
         let filter_loader = FilterLoader::start(&database, vfs, shared.clone())?;
         let transaction = Transaction::new(db, shared.buckets.clone(), loaded.last_row);
         if let Some(room) = transaction.room(limits.pages_max).map_err(refuse)? {

@@ -169,6 +169,7 @@ impl OpenOperations {
 }
 
 /// Where an operation is listed besides its digest.
+#[derive(Clone, Copy)]
 struct Place {
     due: Option<(Timestamp, u64, Digest)>,
     released: Option<(Timestamp, Digest)>,

@@ -17,10 +17,10 @@ use rusqlite::{Connection, OptionalExtension, params};
 use super::bucket::BucketEnd;
 use super::error::{Error, Result};
 use super::finished;
-use super::mailbox::{Outbox, responder};
 use super::{Shared, file, sql};
 use crate::OpenError;
 use crate::lookup::Lookup;
+use crate::mailbox::{Outbox, responder};
 
 /// How many reads of the file run at a time.
 const READERS: usize = 4;
@@ -39,7 +39,7 @@ impl Readers {
     pub(super) fn start(
         path: &Path,
         vfs: Option<&str>,
-        shared: Arc<Shared>,
+        shared: &Arc<Shared>,
     ) -> Result<Self, OpenError> {
         let (reads, inbox) = channel();
         let inbox = Arc::new(Mutex::new(inbox));
@@ -127,9 +127,8 @@ impl Readers {
             if to.is_gone() {
                 return;
             }
-            let mut outbox = Outbox::default();
-            outbox.add(to, act(db, shared));
-            outbox.send();
+            let answer = act(db, shared).map_err(StoreError::from);
+            Outbox::default().add(to, answer, |_| {});
         };
         let reads = self.reads.as_ref().ok_or(Error::Closed)?;
         reads.send(Box::new(read)).map_err(|_| Error::Closed)?;

@@ -28,10 +28,10 @@ use super::Shared;
 use super::error::{Error, Result};
 use super::fill::{Filler, Job, SweepSlice};
 use super::log::{ENTRY_BYTES_MAX, SEGMENT_BYTES, Segment};
-use super::mailbox::{Outbox, Responder, responder};
 use super::state::Changes;
 use super::steps::{Reach, Steps};
 use crate::lookup::Lookup;
+use crate::mailbox::{self, Outbox, responder};
 
 /// The most commands in one batch.
 const BATCH_MAX: usize = 1024;
@@ -54,6 +54,9 @@ const SETTLEMENT_LOG_BYTES: u64 = ENTRY_BYTES_MAX;
 /// The log's room that settlements have to themselves: however few run, and however
 /// many, because many share their batches.
 const SETTLEMENTS_BYTES: std::ops::RangeInclusive<u64> = (64 << 10)..=(32 << 20);
+
+/// The way of an answer to its caller.
+pub(super) type Responder<T> = mailbox::Responder<Result<T, StoreError>>;
 
 /// A command for the writer. Replies are already encoded and requests sealed, so
 /// that the one writer spends no time on that.
@@ -117,12 +120,12 @@ impl Command {
     /// Refuses new work.
     fn refuse(self, outbox: &mut Outbox, error: Error) {
         match self {
-            Self::Claim(_, _, to) => outbox.add(to, Err(error)),
-            Self::Enqueue(_, _, _, to) => outbox.add(to, Err(error)),
-            Self::Due(_, to) => outbox.add(to, Err(error)),
-            Self::Redeliver(_, to) => outbox.add(to, Err(error)),
-            Self::Put(_, _, _, to) => outbox.add(to, Err(error)),
-            Self::Add(_, _, _, to) => outbox.add(to, Err(error)),
+            Self::Claim(_, _, to) => answer(outbox, to, Err(error)),
+            Self::Enqueue(_, _, _, to) => answer(outbox, to, Err(error)),
+            Self::Due(_, to) => answer(outbox, to, Err(error)),
+            Self::Redeliver(_, to) => answer(outbox, to, Err(error)),
+            Self::Put(_, _, _, to) => answer(outbox, to, Err(error)),
+            Self::Add(_, _, _, to) => answer(outbox, to, Err(error)),
             _ => {}
         }
     }
@@ -188,7 +191,9 @@ impl Writer {
         let commands = self.commands.as_ref().ok_or(Error::Closed)?;
         let sent = commands.send(command(to)).await;
         sent.map_err(|_| Error::Closed)?;
-        answered.await.map_err(|_| Error::Closed)?
+        // The writer answers nothing that it could not make durable.
+        let unanswered = |_| self.shared.check().err().unwrap_or(Error::Closed);
+        answered.await.map_err(unanswered)?
     }
 }
 
@@ -333,7 +338,7 @@ impl WriterThread {
                 self.step(to, |steps| steps.renew(digest, fence));
             }
             Command::Settle(digest, fence, settlement, reply, to) => {
-                self.step(to, |steps| steps.settle(digest, fence, &settlement, reply))
+                self.step(to, |steps| steps.settle(digest, fence, &settlement, reply));
             }
             Command::Get(lookup, to) => self.step(to, |steps| steps.get(lookup)),
             Command::Show(id, to) => self.step(to, |steps| steps.show(id)),
@@ -402,12 +407,12 @@ impl WriterThread {
         take: impl FnOnce(&mut Steps) -> Result<T>,
     ) {
         if let Err(error) = self.shared.check() {
-            return self.at_once.add(to, Err(error));
+            return answer(&mut self.at_once, to, Err(error));
         }
         let result = take(&mut self.steps);
         match self.steps.waits_for_commit() {
-            true => self.after_commit.add(to, result),
-            false => self.at_once.add(to, result),
+            true => answer(&mut self.after_commit, to, result),
+            false => answer(&mut self.at_once, to, result),
         }
     }
 
@@ -415,7 +420,7 @@ impl WriterThread {
     /// have everything that is over.
     fn sweep(&mut self, limit: usize, to: Responder<SweepSlice>) {
         if let Err(error) = self.shared.check() {
-            return self.at_once.add(to, Err(error));
+            return answer(&mut self.at_once, to, Err(error));
         }
         let released = self.steps.sweep_released(limit);
         if released > 0 {
@@ -423,7 +428,7 @@ impl WriterThread {
                 operations: released,
                 rows: released,
             };
-            return self.after_commit.add(to, Ok(slice));
+            return answer(&mut self.after_commit, to, Ok(slice));
         }
         self.fill_all();
         let now = self.steps.now();
@@ -431,20 +436,18 @@ impl WriterThread {
     }
 
     fn commit(&mut self) {
-        self.at_once.send();
+        self.at_once = Outbox::default();
         // After a failure nothing is written any more.
-        if let Err(error) = self.shared.check() {
-            self.after_commit.send_failed(&Arc::new(error));
-            return;
+        if self.shared.check().is_err() {
+            return self.after_commit.discard();
         }
         match self.steps.commit() {
-            Ok(()) => self.after_commit.send(),
+            Ok(()) => self.after_commit = Outbox::default(),
             Err(error) => {
                 // What is in memory is not in the log: nothing may follow.
-                let error = Arc::new(error);
-                self.shared.fail(error.clone());
-                let steps = self.after_commit.send_failed(&error);
-                tracing::error!(%error, steps, "the commit log of the embedded store could not be written; the store is stopped");
+                tracing::error!(%error, "the commit log of the embedded store could not be written; the store is stopped");
+                self.shared.fail(Arc::new(error));
+                self.after_commit.discard();
             }
         }
     }
@@ -491,11 +494,11 @@ impl WriterThread {
     fn fill_for(&mut self, to: Responder<()>) {
         self.fill_all();
         if let Err(error) = self.shared.check() {
-            self.at_once.add(to, Err(error));
+            answer(&mut self.at_once, to, Err(error));
         } else if self.fills.sent == self.fills.done {
-            self.at_once.add(to, Ok(()));
+            answer(&mut self.at_once, to, Ok(()));
         } else if let Some(error) = &self.fills.error {
-            self.at_once.add(to, Err(Error::Shared(error.clone())));
+            answer(&mut self.at_once, to, Err(Error::Shared(error.clone())));
         } else {
             self.fills.waiting.push((self.fills.sent, to));
         }
@@ -508,7 +511,7 @@ impl WriterThread {
         self.steps.state.filled(changes);
         for (number, to) in std::mem::take(&mut self.fills.waiting) {
             match number <= self.fills.done {
-                true => self.at_once.add(to, Ok(())),
+                true => answer(&mut self.at_once, to, Ok(())),
                 false => self.fills.waiting.push((number, to)),
             }
         }
@@ -528,7 +531,7 @@ impl WriterThread {
 
     fn fill_failed(&mut self, error: &Arc<Error>) {
         for (_, to) in self.fills.waiting.drain(..) {
-            self.at_once.add(to, Err(Error::Shared(error.clone())));
+            answer(&mut self.at_once, to, Err(Error::Shared(error.clone())));
         }
         self.fills.error = Some(error.clone());
         self.is_shaken = true;
@@ -548,7 +551,7 @@ impl WriterThread {
             command.refuse(&mut self.at_once, Error::Closed);
         }
         self.fill_all();
-        self.at_once.send();
+        self.at_once = Outbox::default();
         // The filler ends with what it was given.
     }
 }
@@ -559,4 +562,9 @@ enum Room {
     /// When the filler has done what it has.
     Soon,
     None(Error),
+}
+
+fn answer<T: Send + 'static>(outbox: &mut Outbox, to: Responder<T>, result: Result<T>) {
+    // A step stays done although its caller has gone.
+    outbox.add(to, result.map_err(StoreError::from), |_| {});
 }
