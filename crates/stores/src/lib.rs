@@ -15,7 +15,7 @@ mod checksum;
 pub mod embedded;
 #[cfg(any(feature = "embedded", feature = "postgres", feature = "redis"))]
 mod lookup;
-#[cfg(any(feature = "postgres", feature = "redis"))]
+#[cfg(any(feature = "embedded", feature = "postgres", feature = "redis"))]
 mod mailbox;
 mod open;
 #[cfg(feature = "postgres")]

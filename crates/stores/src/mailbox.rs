@@ -1,4 +1,5 @@
-//! Answers on their way from the driver of a connection to the callers.
+//! Answers on their way from the driver of a connection, or from the embedded store's
+//! writer, to the callers.
 //!
 //! A wake from another thread costs a system call: tokio writes an eventfd for it. So the
 //! driver does not wake each caller of a batch. It puts the answers into the mailbox of
@@ -181,6 +182,12 @@ impl Outbox {
             Some((_, letters)) => letters.push(letter),
             None => self.by_mailbox.push((to.mailbox, vec![letter])),
         }
+    }
+
+    /// Gives none of the answers: their callers learn that there is none.
+    #[cfg(feature = "embedded")]
+    pub(crate) fn discard(&mut self) {
+        self.by_mailbox.clear();
     }
 }
 

@@ -18,7 +18,9 @@ use super::append::{Files, Log, UsedSegment};
 use super::batch::{self, Batch};
 use super::entry::{self, Entry};
 use super::mark::Mark;
-use super::segment::{BLOCK_BYTES, FIRST_BYTES, LogIdentity, Segment, SegmentHeader, sync_parent};
+use super::segment::{
+    BLOCK_BYTES, FIRST_BYTES, LEAST_BYTES, LogIdentity, Segment, SegmentHeader, sync_parent,
+};
 use super::{LogError, MARK, SEGMENT};
 use crate::embedded::disk::Disk;
 
@@ -86,6 +88,7 @@ pub(in crate::embedded) fn recover(
     let found = Found::read(directory, identity).map_err(failed)?;
     let chain = read_chain(&*disk, &found.chain, filled, durable)?;
     let last = chain.last;
+    let free = keep_whole(found.free).map_err(failed)?;
     let mut ends = chain.ends.into_iter();
     let used = found.chain.into_iter().map(|(_, segment)| UsedSegment {
         segment,
@@ -96,7 +99,7 @@ pub(in crate::embedded) fn recover(
         identity,
         active: None,
         used: used.collect(),
-        free: found.free,
+        free,
         epoch: found.epoch,
         last,
         next_file: found.next_file,
@@ -151,6 +154,17 @@ impl Found {
         found.epoch = found.chain.last().map_or(0, |(header, _)| header.epoch);
         Ok(found)
     }
+}
+
+/// Removes spare segments that were not finished: they would only take a place.
+fn keep_whole(spares: Vec<Segment>) -> io::Result<Vec<Segment>> {
+    let (whole, parts): (Vec<_>, Vec<_>) = spares
+        .into_iter()
+        .partition(|spare| spare.bytes >= LEAST_BYTES);
+    for part in parts {
+        fs::remove_file(&part.path)?;
+    }
+    Ok(whole)
 }
 
 /// The batches of a log that are not in the database.

@@ -21,7 +21,7 @@ pub(super) const BLOCK_BYTES: usize = 4096;
 pub(super) const FIRST_BYTES: u64 = 1 << 20;
 pub(in crate::embedded) const SEGMENT_BYTES: u64 = 8 << 20;
 /// A segment that the disk has no room for is shorter, but not below this.
-const LEAST_BYTES: u64 = 64 << 10;
+pub(super) const LEAST_BYTES: u64 = 64 << 10;
 /// The size of one write of zeros.
 const ZEROS_BYTES: usize = 64 << 10;
 
