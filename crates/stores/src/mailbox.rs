@@ -148,7 +148,9 @@ impl<T> Responder<T> {
     }
 }
 
-/// The answers of a batch, by mailbox. They are given when it is dropped.
+/// The answers of a batch, by mailbox. They are given when it is dropped, unless its
+/// thread panics: what they say may not be durable then, and their callers learn that
+/// there is no answer.
 #[derive(Default)]
 pub(crate) struct Outbox {
     /// As many as threads call the store: few, so a list does.
@@ -193,6 +195,9 @@ impl Outbox {
 
 impl Drop for Outbox {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            return;
+        }
         for (mailbox, letters) in self.by_mailbox.drain(..) {
             match mailbox {
                 Some(mailbox) => mailbox.deliver(letters),
@@ -250,6 +255,18 @@ mod tests {
         drop(given_up);
         assert!(to.is_gone());
         assert_eq!(answer(vec![to]), [0]);
+    }
+
+    #[test]
+    fn answers_of_a_thread_that_panics_are_not_given() {
+        let (to, answered) = responder();
+        let driver = std::thread::spawn(move || {
+            let mut outbox = Outbox::default();
+            outbox.add(to, 1, drop);
+            panic!("before the commit");
+        });
+        assert!(driver.join().is_err());
+        assert!(answered.blocking_recv().is_err());
     }
 
     #[test]

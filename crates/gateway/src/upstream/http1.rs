@@ -123,6 +123,11 @@ impl Pool {
         if self.open_count.load(Ordering::Relaxed) < self.limits.connections_max {
             return;
         }
+        self.close_one_idle();
+    }
+
+    /// Closes an idle connection of any core.
+    fn close_one_idle(&self) {
         for idle in self.idle.all() {
             if idle.lock().pop_front().is_some() {
                 self.idle_count.fetch_sub(1, Ordering::Relaxed);
@@ -143,10 +148,13 @@ impl Pool {
             return;
         }
         let since = Instant::now();
+        if self.idle_count.load(Ordering::Relaxed) >= self.limits.idle_max {
+            // A core without traffic must not keep the others from keeping any.
+            self.close_one_idle();
+        }
         let mut idle = self.idle.here().lock();
         while let Some(oldest) = idle.front()
-            && (self.idle_count.load(Ordering::Relaxed) >= self.limits.idle_max
-                || since - oldest.since > self.limits.idle_timeout)
+            && since - oldest.since > self.limits.idle_timeout
         {
             self.idle_count.fetch_sub(1, Ordering::Relaxed);
             idle.pop_front();

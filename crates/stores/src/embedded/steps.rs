@@ -49,6 +49,9 @@ pub(super) struct Steps {
     after_commit: Vec<AfterCommit>,
     /// The time of the last batch.
     pub(super) latest: Timestamp,
+    /// Whether a commit waits for room on the disk. While the store is opened it does
+    /// not: the operator gets an error instead of a process that hangs.
+    pub(super) waits_for_room: bool,
 }
 
 /// Effects that follow once the batch is durable.
@@ -114,6 +117,7 @@ impl Steps {
             shared,
             after_commit: Vec::new(),
             latest: Timestamp::default(),
+            waits_for_room: false,
         }
     }
 
@@ -123,7 +127,8 @@ impl Steps {
             return Ok(());
         }
         let now = self.now();
-        self.log.commit(now, || self.shared.is_closing())?;
+        let gives_up = || !self.waits_for_room || self.shared.is_closing();
+        self.log.commit(now, gives_up)?;
         self.latest = now;
         for after_commit in self.after_commit.drain(..) {
             match after_commit {

@@ -247,6 +247,7 @@ struct WriterThread {
 
 impl WriterThread {
     fn run(mut self, mut inbox: mpsc::Receiver<Command>) {
+        self.steps.waits_for_room = true;
         // What was read from the log.
         if self.steps.state.has_changes() {
             self.fill();

@@ -90,6 +90,12 @@ impl SpareSegment {
     }
 }
 
+/// Whether the disk had room for a whole segment. Where it had less, it has no room for
+/// a further one, and new work must leave what there is to settlements.
+fn is_whole(created: &io::Result<Segment>) -> bool {
+    created.as_ref().is_ok_and(|segment| !segment.is_short)
+}
+
 impl Log {
     pub(super) fn new(disk: Arc<dyn Disk>, files: Files, mark: Mark) -> io::Result<Self> {
         let active = files.active.map(|(segment, header)| ActiveSegment {
@@ -245,7 +251,7 @@ impl Log {
         let spare = self.next_segment(needed);
         let path = spare.path.clone();
         let created = spare.create();
-        self.can_grow = created.is_ok();
+        self.can_grow = is_whole(&created);
         match created {
             // The disk had room for less.
             Ok(segment) if segment.bytes < needed + BLOCK_BYTES as u64 => {
@@ -285,7 +291,7 @@ impl Log {
 
     /// Takes a spare segment.
     pub(in crate::embedded) fn add_spare(&mut self, spare: io::Result<Segment>) {
-        self.can_grow = spare.is_ok();
+        self.can_grow = is_whole(&spare);
         match spare {
             Ok(segment) => self.free.push(segment),
             Err(error) => tracing::warn!(%error, "no room for a segment of the commit log"),

@@ -86,6 +86,11 @@ pub(in crate::embedded) fn recover(
     };
     let durable = Mark::read(&directory.join(MARK), identity);
     let found = Found::read(directory, identity).map_err(failed)?;
+    // The process may have ended after it wrote a spare and before it synced its name.
+    for spare in &found.free {
+        spare.file.sync_all().map_err(failed)?;
+        sync_parent(&spare.path).map_err(failed)?;
+    }
     let chain = read_chain(&*disk, &found.chain, filled, durable)?;
     let last = chain.last;
     let free = keep_whole(found.free).map_err(failed)?;
@@ -250,6 +255,8 @@ fn read_segment(
         }
     }
     if rewritten {
+        // A failed sync may have dropped the header too.
+        segment.begin(disk, header).map_err(failed)?;
         disk.sync(&segment.file, &segment.path).map_err(failed)?;
     }
     // One batch is written at a time, after the one before it was synced: a whole batch

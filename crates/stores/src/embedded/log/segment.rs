@@ -92,6 +92,8 @@ pub(in crate::embedded) struct Segment {
     pub(super) path: PathBuf,
     pub(super) file: File,
     pub(super) bytes: u64,
+    /// Whether the disk had no room for all of it.
+    pub(super) is_short: bool,
 }
 
 impl Segment {
@@ -134,6 +136,7 @@ impl Segment {
             path: path.into(),
             file,
             bytes: written,
+            is_short: written < bytes,
         })
     }
 
@@ -145,6 +148,7 @@ impl Segment {
             path: path.into(),
             file,
             bytes,
+            is_short: false,
         })
     }
 
@@ -169,12 +173,16 @@ impl Segment {
     }
 }
 
-/// Whether the disk, a quota or a limit has no room.
+/// Whether the disk, a quota or a limit has no room, or the process no file
+/// descriptor: a later attempt may succeed.
 pub(super) fn is_full(error: &io::Error) -> bool {
+    /// ENFILE and EMFILE.
+    const NO_DESCRIPTOR: [i32; 2] = [23, 24];
+    let is_out_of_files = |code| NO_DESCRIPTOR.contains(&code);
     matches!(
         error.kind(),
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge
-    )
+    ) || error.raw_os_error().is_some_and(is_out_of_files)
 }
 
 /// A new file survives a power cut only once its directory is synced.
