@@ -71,6 +71,9 @@ pub(super) fn open_log(
     // The database names its log once that is there, and before anything is in it.
     let name = identity.0.to_be_bytes();
     db.execute(sql::LOG_BEGIN, params![&name[..], NUMBERS_SKIPPED])?;
+    // Into the file itself: a database that lost SQLite's log would not know its own,
+    // and begin another in its place.
+    db.query_row(sql::CHECKPOINT_ALL, [], |_| Ok(()))?;
     Ok(Recovered {
         log,
         entries: Vec::new(),

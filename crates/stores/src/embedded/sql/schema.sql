@@ -4,13 +4,14 @@
 -- Numbers up to `sequence` may have been used as fences and row ids. `latest` is the
 -- latest time that was recorded: the clock never starts before it. `log` is the
 -- identity of the commit log; everything up to its batch `filled` is in this file.
+-- A file that never had a log has -1.
 CREATE TABLE meta (
     sequence INTEGER NOT NULL,
     latest   INTEGER NOT NULL DEFAULT 0,
     log      BLOB,
     filled   INTEGER NOT NULL DEFAULT 0
 );
-INSERT INTO meta (sequence) VALUES (0);
+INSERT INTO meta (sequence, filled) VALUES (0, -1);
 
 -- The registry: collections of named documents.
 CREATE TABLE document (
