@@ -367,6 +367,22 @@ async fn a_database_without_its_log_is_refused_until_an_operator_says_so() {
     assert!(after.fence > before.fence, "numbers never go back");
 }
 
+/// The file as it is before its first fill, without the log of SQLite and without ours.
+#[tokio::test]
+async fn a_young_database_knows_its_log_and_does_not_count_from_the_start() {
+    let (home, image) = (directory(), directory());
+    let store = open(home.path(), &clock());
+    fs::copy(home.path().join(DATABASE), image.path().join(DATABASE)).expect("copied");
+    let before = grant(&store, &ask(1)).await;
+    let refused = refusal(image.path());
+    assert!(refused.contains("UPDATE meta SET log = NULL"), "{refused}");
+    let db = Connection::open(image.path().join(DATABASE)).expect("SQLite opens it");
+    assert_eq!(db.execute("UPDATE meta SET log = NULL", []), Ok(1));
+    drop(db);
+    let after = grant(&open(image.path(), &clock()), &ask(2)).await;
+    assert!(after.fence > before.fence, "numbers never go back");
+}
+
 /// An old copy of the database beside a log that no longer has what the copy lacks.
 #[tokio::test]
 async fn a_database_that_is_older_than_its_log_is_refused() {
