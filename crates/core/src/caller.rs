@@ -5,7 +5,7 @@
 //! gives: those that begin with `_`, and two services.
 
 use std::fmt;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 /// The longest tenant, project or subject id, in bytes.
 pub const NAME_BYTES_MAX: usize = 256;
@@ -103,16 +103,18 @@ struct CallerParts {
     subject: Subject,
 }
 
-static LOCAL_CALLER: LazyLock<Caller> = LazyLock::new(|| {
-    Caller::of(CallerParts {
+thread_local! {
+    /// One per thread: every request without a known caller counts its clones, and
+    /// threads that count in one place wait for each other.
+    static LOCAL_CALLER: Caller = Caller::of(CallerParts {
         tenant: LOCAL.into(),
         project: LOCAL.into(),
         subject: Subject {
             kind: SubjectKind::Client,
             id: "anonymous".into(),
         },
-    })
-});
+    });
+}
 
 /// Why parts do not name a caller.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -141,7 +143,7 @@ pub enum CallerError {
 impl Caller {
     /// The caller of a gateway or layer that knows no callers.
     pub fn local() -> Self {
-        LOCAL_CALLER.clone()
+        LOCAL_CALLER.with(Self::clone)
     }
 
     fn of(parts: CallerParts) -> Self {
