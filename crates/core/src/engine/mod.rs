@@ -22,7 +22,7 @@ mod withdrawal;
 
 use std::fmt;
 use std::future::Future;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -105,6 +105,9 @@ pub struct Engine {
     flights: Arc<Flights>,
     entropy: Entropy,
     limits: RwLock<Limits>,
+    /// That of the limits, in microseconds: every step of the store reads it, and a
+    /// lock is written to be read.
+    store_deadline_us: AtomicU64,
     tasks: TaskTracker,
     /// Cancelled together. Several, because all work of one waits in one list.
     endings: [CancellationToken; ENDINGS],
@@ -164,6 +167,7 @@ impl Engine {
             flights: Arc::new(Flights::new()),
             entropy,
             limits: RwLock::new(limits),
+            store_deadline_us: AtomicU64::new(microseconds(limits.store_deadline)),
             tasks: TaskTracker::new(),
             endings: Default::default(),
             withdrawals: Arc::default(),
@@ -180,6 +184,8 @@ impl Engine {
     /// Changes the bounds. Work and waits that have begun keep the bounds that
     /// they began with.
     pub fn set_limits(&self, limits: Limits) {
+        let deadline = microseconds(limits.store_deadline);
+        self.store_deadline_us.store(deadline, Ordering::Relaxed);
         *self.limits.write().unwrap_or_else(PoisonError::into_inner) = limits;
     }
 
@@ -321,9 +327,10 @@ impl Engine {
         terms: Terms,
     ) -> ClaimRequest {
         let digest = identity.digest();
+        let [id, high, low] = self.entropy.next();
         ClaimRequest {
-            id: OperationId::new(&digest, self.entropy.next_u64()),
-            attempt: Attempt(self.entropy.next_u128()),
+            id: OperationId::new(&digest, id),
+            attempt: Attempt((u128::from(high) << 64) | u128::from(low)),
             digest,
             identity,
             fingerprint,
@@ -402,7 +409,8 @@ impl Engine {
         &self,
         step: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        deadline::store_within(self.limits().store_deadline, step).await
+        let deadline = self.store_deadline_us.load(Ordering::Relaxed);
+        deadline::store_within(Duration::from_micros(deadline), step).await
     }
 
     /// Repeats a step until the store takes it, with growing pauses.
@@ -424,6 +432,10 @@ impl Engine {
             pause = (pause * 2).min(REPEAT_PAUSE_MAX);
         }
     }
+}
+
+fn microseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// One of a bounded number of tasks.

@@ -100,7 +100,7 @@ impl Listener {
 pub(crate) trait Serve: Send + Sync + 'static {
     /// Responds to one request of this peer.
     fn serve(
-        self: Arc<Self>,
+        &self,
         request: Request<Incoming>,
         peer: Peer,
     ) -> impl Future<Output = Response<Body>> + Send;
@@ -257,11 +257,13 @@ impl<S: Serve> ConnectionHandler<S> {
             protocol,
         } = established;
         let address = peer.address();
-        let deadlines = Arc::clone(&accepted.deadlines);
-        let handler = Arc::clone(&self);
-        let service = service_fn(move |request: Request<Incoming>| {
-            handler.serve_request(request, &peer, &deadlines)
+        let context = Arc::new(ConnectionContext {
+            handler: Arc::clone(&self),
+            peer,
+            deadlines: Arc::clone(&accepted.deadlines),
         });
+        let service =
+            service_fn(move |request: Request<Incoming>| serve_request(&context, request));
         let preface_deadline = match protocol {
             HttpProtocol::Http1 => {
                 accepted.deadlines.await_head();
@@ -296,39 +298,44 @@ impl<S: Serve> ConnectionHandler<S> {
         }
         drop((accepted.load, accepted.open));
     }
+}
 
-    fn serve_request(
-        &self,
-        request: Request<Incoming>,
-        peer: &Peer,
-        deadlines: &Arc<ConnectionDeadlines>,
-    ) -> impl Future<Output = Result<Response<WatchedBody>, Infallible>> + Send + use<S> {
-        let is_http2 = request.version() == Version::HTTP_2;
-        let is_too_large = is_http2 && http2::is_head_too_large(request.headers());
-        let omits_body = is_http2 && request.method() == Method::HEAD;
-        let peer = peer
-            .clone()
-            .for_request(request.headers(), &self.handshaker.trusted);
-        let service = Arc::clone(&self.service);
-        deadlines.head_arrived();
-        let deadlines = Arc::clone(deadlines);
-        async move {
-            let response = if is_too_large {
-                http2::head_too_large()
-            } else {
-                service.serve(request, peer).await
-            };
-            let response = if omits_body {
-                http2::without_body(response)
-            } else {
-                response
-            };
-            let is_tunnel = response.status() == StatusCode::SWITCHING_PROTOCOLS;
-            Ok(response.map(|body| match is_http2 {
-                true => WatchedBody::http2(body, &deadlines),
-                false => WatchedBody::http1(body, (!is_tunnel).then_some(deadlines)),
-            }))
-        }
+/// What the requests of one connection share. One reference count for all of it, which
+/// only the connection's own core changes.
+struct ConnectionContext<S> {
+    handler: Arc<ConnectionHandler<S>>,
+    peer: Peer,
+    deadlines: Arc<ConnectionDeadlines>,
+}
+
+fn serve_request<S: Serve>(
+    context: &Arc<ConnectionContext<S>>,
+    request: Request<Incoming>,
+) -> impl Future<Output = Result<Response<WatchedBody>, Infallible>> + Send + use<S> {
+    let is_http2 = request.version() == Version::HTTP_2;
+    let is_too_large = is_http2 && http2::is_head_too_large(request.headers());
+    let omits_body = is_http2 && request.method() == Method::HEAD;
+    let trusted = &context.handler.handshaker.trusted;
+    let peer = context.peer.clone().for_request(request.headers(), trusted);
+    context.deadlines.head_arrived();
+    let context = Arc::clone(context);
+    async move {
+        let response = if is_too_large {
+            http2::head_too_large()
+        } else {
+            context.handler.service.serve(request, peer).await
+        };
+        let response = if omits_body {
+            http2::without_body(response)
+        } else {
+            response
+        };
+        let is_tunnel = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+        let deadlines = &context.deadlines;
+        Ok(response.map(|body| match is_http2 {
+            true => WatchedBody::http2(body, deadlines),
+            false => WatchedBody::http1(body, (!is_tunnel).then(|| Arc::clone(deadlines))),
+        }))
     }
 }
 

@@ -27,7 +27,7 @@ const LARGE_BYTES: usize = 8 << 20;
 struct SampleService;
 
 impl Serve for SampleService {
-    async fn serve(self: Arc<Self>, request: Request<Incoming>, peer: Peer) -> Response<Body> {
+    async fn serve(&self, request: Request<Incoming>, peer: Peer) -> Response<Body> {
         match request.uri().path() {
             "/large" => Response::new(body::full(vec![b'x'; LARGE_BYTES])),
             "/small" => Response::new(body::full("small")),

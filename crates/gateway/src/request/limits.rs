@@ -19,6 +19,7 @@ use onceward_http::body::BoxError;
 
 use crate::config::{Limits, Rate};
 use crate::observe::metrics::Limit;
+use crate::runtime::cores::Padded;
 
 const SHARDS: usize = 16;
 
@@ -34,7 +35,7 @@ pub(crate) struct Limiter {
     settings: ArcSwap<LimitSettings>,
     refusals: AtomicUsize,
     running: Arc<AtomicUsize>,
-    buffered: AtomicUsize,
+    buffered: Padded<AtomicUsize>,
     tenants: [Mutex<Tenants>; SHARDS],
 }
 
@@ -87,7 +88,7 @@ impl Limiter {
             settings: ArcSwap::from_pointee(LimitSettings::new(limits)),
             refusals: AtomicUsize::new(0),
             running: Arc::default(),
-            buffered: AtomicUsize::new(0),
+            buffered: Padded::default(),
             tenants: Default::default(),
         })
     }
@@ -219,7 +220,7 @@ impl Buffered {
 
     fn take(&mut self, bytes: usize) -> Result<(), BufferFull> {
         let most = self.limiter.settings.load().limits.buffered_bytes;
-        let taken = take(&self.limiter.buffered, bytes, most);
+        let taken = take(&self.limiter.buffered.0, bytes, most);
         self.refused = taken.is_none();
         taken.ok_or(BufferFull)?;
         self.bytes += bytes;
@@ -231,6 +232,7 @@ impl Drop for Buffered {
     fn drop(&mut self) {
         self.limiter
             .buffered
+            .0
             .fetch_sub(self.bytes, Ordering::AcqRel);
     }
 }
@@ -324,7 +326,7 @@ mod tests {
         drop(room);
         assert!(other.take(10).is_ok() && !other.is_refused());
         drop(other);
-        assert_eq!(limiter.buffered.load(Ordering::Relaxed), 0);
+        assert_eq!(limiter.buffered.0.load(Ordering::Relaxed), 0);
     }
 
     #[test]

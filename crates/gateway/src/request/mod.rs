@@ -49,13 +49,13 @@ use crate::runtime::plan::Plan;
 use crate::webhooks::ingest::ingest;
 
 impl Serve for Runtime {
-    async fn serve(self: Arc<Self>, request: Request<Incoming>, peer: Peer) -> Response<Body> {
+    async fn serve(&self, request: Request<Incoming>, peer: Peer) -> Response<Body> {
         // The request keeps this plan until it ends.
         let plan = self.plan();
         let peer = peer.for_request(request.headers(), &plan.trusted);
         let site = RequestSite::of(&plan, &request, &peer);
-        let report = Report::begin(&self, &request);
-        let answered = answer(&self, &plan, request, peer, report).await;
+        let report = Report::begin(self, &request);
+        let answered = answer(self, &plan, request, peer, report).await;
         respond(&plan, &site, answered)
     }
 }

@@ -15,6 +15,7 @@ use http::Method;
 use matchit::{InsertError, Router};
 
 use crate::config::{self, METHODS};
+use crate::runtime::cores::CopyForCore;
 use crate::runtime::plan::PlannedRoute;
 
 /// The characters that may appear unescaped in a segment, beside letters and
@@ -105,6 +106,19 @@ impl RouteTable {
     /// Every route.
     pub(crate) fn all(&self) -> &[Arc<PlannedRoute>] {
         &self.routes
+    }
+}
+
+impl CopyForCore for RouteTable {
+    fn copy_for_core(&self) -> Self {
+        let routes = self.routes.iter();
+        Self {
+            by_method: self.by_method.clone(),
+            others: self.others.clone(),
+            routes: routes
+                .map(|route| Arc::new(route.copy_for_core()))
+                .collect(),
+        }
     }
 }
 

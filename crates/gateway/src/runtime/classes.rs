@@ -9,13 +9,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use onceward_core::class::Class;
 use onceward_core::deadline::store_within;
 use onceward_core::store::{Collection, PAGE_MAX, Registry, SortOrder, StoreError};
 use serde_json::{Map, Value};
 
 use crate::config::{ClassSettings, build_class, find_short_lease};
+use crate::runtime::cores::{Copies, CopyForCore};
 use crate::runtime::plan::Plan;
 
 /// The maximum number of classes that are changed or created at run time.
@@ -28,7 +28,7 @@ const STORE_DEADLINE: Duration = Duration::from_secs(2);
 /// The classes in force.
 pub(crate) struct Classes {
     registry: Arc<dyn Registry>,
-    view: ArcSwap<ClassView>,
+    view: Copies<ClassView>,
     /// Held while a change is stored, so that concurrent changes do not overwrite
     /// each other.
     changing: tokio::sync::Mutex<()>,
@@ -113,24 +113,24 @@ impl Classes {
         view.log_misfits();
         Ok(Self {
             registry,
-            view: ArcSwap::from_pointee(view),
+            view: Copies::new(view),
             changing: tokio::sync::Mutex::new(()),
         })
     }
 
     /// The classes in force, by name.
     pub(crate) fn all(&self) -> BTreeMap<Arc<str>, Arc<Class>> {
-        self.view.load().effective.clone()
+        self.view.here().load().effective.clone()
     }
 
     /// A class by its name.
     pub(crate) fn get(&self, name: &str) -> Option<Arc<Class>> {
-        self.view.load().effective.get(name).cloned()
+        self.view.here().load().effective.get(name).cloned()
     }
 
     /// All classes with the sources of their settings, by name.
     pub(crate) fn list(&self) -> Vec<ClassListing> {
-        let view = self.view.load();
+        let view = self.view.here().load();
         view.effective
             .values()
             .map(|class| view.listed(class))
@@ -139,7 +139,7 @@ impl Classes {
 
     /// One class, as in [`list`](Self::list).
     pub(crate) fn show(&self, name: &str) -> Option<ClassListing> {
-        let view = self.view.load();
+        let view = self.view.here().load();
         view.effective.get(name).map(|class| view.listed(class))
     }
 
@@ -153,16 +153,16 @@ impl Classes {
     /// Reads the stored changes and returns the classes in force. The caller
     /// must hold `changing`.
     async fn read_again(&self) -> Result<Arc<ClassView>, StoreError> {
-        let before = self.view.load_full();
+        let before = self.view.here().load_full();
         let changed = read(self.registry.as_ref()).await?;
         if changed == before.changed {
             return Ok(before);
         }
-        let view = Arc::new(ClassView::new(before.base.clone(), changed));
+        let view = ClassView::new(before.base.clone(), changed);
         tracing::info!("classes changed by another gateway");
         view.log_misfits();
-        self.view.store(view.clone());
-        Ok(view)
+        self.view.replace(&view);
+        Ok(Arc::new(view))
     }
 
     /// Changes the given settings and keeps earlier changes of other settings. A
@@ -191,7 +191,7 @@ impl Classes {
         let mut changed = before.changed.clone();
         changed.insert(name.into(), raw);
         self.view
-            .store(Arc::new(ClassView::new(before.base.clone(), changed)));
+            .replace(&ClassView::new(before.base.clone(), changed));
         Ok(Arc::new(class))
     }
 
@@ -217,14 +217,14 @@ impl Classes {
         let mut changed = before.changed.clone();
         changed.remove(name);
         self.view
-            .store(Arc::new(ClassView::new(before.base.clone(), changed)));
+            .replace(&ClassView::new(before.base.clone(), changed));
         Ok(())
     }
 
     /// The conflicts of a configuration with the operators' changes, one sentence
     /// for each.
     pub(crate) fn misfits(&self, base: &ConfiguredClasses) -> Vec<String> {
-        let changed = self.view.load().changed.clone();
+        let changed = self.view.here().load().changed.clone();
         let view = ClassView::new(Arc::new(base.clone()), changed);
         let misfits = view.misfits.iter();
         misfits
@@ -237,9 +237,26 @@ impl Classes {
     /// conflicts beforehand.
     pub(crate) async fn replace_base(&self, base: ConfiguredClasses) {
         let _changing = self.changing.lock().await;
-        let changed = self.view.load().changed.clone();
-        self.view
-            .store(Arc::new(ClassView::new(Arc::new(base), changed)));
+        let changed = self.view.here().load().changed.clone();
+        self.view.replace(&ClassView::new(Arc::new(base), changed));
+    }
+}
+
+impl CopyForCore for ClassView {
+    fn copy_for_core(&self) -> Self {
+        let effective = self.effective.iter();
+        let copy = |(name, class): (&Arc<str>, &Arc<Class>)| {
+            let mut class = Class::clone(class);
+            // Every record has it.
+            class.name = (*class.name).into();
+            (name.clone(), Arc::new(class))
+        };
+        Self {
+            base: self.base.clone(),
+            changed: self.changed.clone(),
+            effective: effective.map(copy).collect(),
+            misfits: self.misfits.clone(),
+        }
     }
 }
 

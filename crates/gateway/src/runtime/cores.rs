@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use tokio::runtime::{Builder, Handle};
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
@@ -202,8 +203,9 @@ impl Drop for CoreLoad {
 pub(crate) struct PerCore<T>(Box<[Padded<T>]>);
 
 /// A value on cache lines of its own, so that cores do not slow each other down.
+#[derive(Default)]
 #[repr(align(128))]
-struct Padded<T>(T);
+pub(crate) struct Padded<T>(pub(crate) T);
 
 impl<T: fmt::Debug> fmt::Debug for PerCore<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -226,6 +228,41 @@ impl<T> PerCore<T> {
     /// The values of all cores, used or not.
     pub(crate) fn all(&self) -> impl Iterator<Item = &T> {
         self.0.iter().map(|padded| &padded.0)
+    }
+}
+
+/// A value that changes as a whole, with a copy for each core. Requests keep parts of
+/// it for as long as they need them and count their references; counted in one place,
+/// every count would move between the caches of all cores.
+pub(crate) struct Copies<T>(Box<[ArcSwap<T>]>);
+
+/// A value that can be copied for another core.
+pub(crate) trait CopyForCore {
+    /// The same value, with reference counts of its own.
+    fn copy_for_core(&self) -> Self;
+}
+
+impl<T: CopyForCore> Copies<T> {
+    pub(crate) fn new(value: T) -> Self {
+        // One for the threads that are not cores. Where there are more cores than
+        // the machine has, some share a copy.
+        let cores = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        let copies = (0..cores).map(|_| ArcSwap::from_pointee(value.copy_for_core()));
+        let copies = copies.collect::<Vec<_>>();
+        let value = ArcSwap::from_pointee(value);
+        Self(copies.into_iter().chain([value]).collect())
+    }
+
+    /// The copy of this thread's core.
+    pub(crate) fn here(&self) -> &ArcSwap<T> {
+        &self.0[POSITION.get() % self.0.len()]
+    }
+
+    /// Replaces the value on all cores.
+    pub(crate) fn replace(&self, value: &T) {
+        for copy in &self.0 {
+            copy.store(Arc::new(value.copy_for_core()));
+        }
     }
 }
 
@@ -276,6 +313,35 @@ mod tests {
         assert_eq!(loads, "[12, 3]");
         drop((streams, load));
         assert_eq!(format!("{cores:?}"), "[0, 0]");
+        cores.stop().await;
+    }
+
+    struct Shared(Arc<str>);
+
+    impl CopyForCore for Shared {
+        fn copy_for_core(&self) -> Self {
+            Self((*self.0).into())
+        }
+    }
+
+    #[tokio::test]
+    async fn every_core_counts_for_itself_and_sees_what_replaces_a_value() {
+        let cores = cores(2);
+        let copies = Arc::new(Copies::new(Shared("old".into())));
+        let (_held, mut seen) = (cores.least_loaded(), Vec::new());
+        for value in ["old", "new"] {
+            copies.replace(&Shared(value.into()));
+            let (send, found) = oneshot::channel();
+            let there = Arc::clone(&copies);
+            cores.least_loaded().spawn(|_| async move {
+                let _ = send.send(there.here().load_full());
+            });
+            let here = copies.here().load_full();
+            let found = found.await.expect("the core runs it");
+            assert!(*here.0 == *value && *found.0 == *value);
+            assert!(!Arc::ptr_eq(&here, &found) && !Arc::ptr_eq(&here.0, &found.0));
+            seen.push(found);
+        }
         cores.stop().await;
     }
 

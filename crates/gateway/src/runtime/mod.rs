@@ -13,7 +13,6 @@ pub(crate) mod start;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use onceward_core::class::Class;
 use onceward_core::clock::Timestamp;
 use onceward_core::engine::{self, Engine};
@@ -31,6 +30,7 @@ use crate::observe::metrics::Metrics;
 use crate::observe::traces::Tracer;
 use crate::request::limits::Limiter;
 use crate::runtime::classes::{Classes, ConfiguredClasses};
+use crate::runtime::cores::Copies;
 use crate::runtime::plan::Plan;
 use crate::webhooks::registry::WebhookRegistry;
 use crate::webhooks::warnings::WarningLimiter;
@@ -38,7 +38,7 @@ use crate::webhooks::warnings::WarningLimiter;
 /// The state of a running gateway, shared by all requests, the courier, the
 /// admin API and reloads.
 pub(crate) struct Runtime {
-    plan: ArcSwap<Plan>,
+    plan: Copies<Plan>,
     classes: Arc<Classes>,
     protection: Arc<Protection>,
     limiter: Arc<Limiter>,
@@ -70,7 +70,7 @@ impl Runtime {
     pub(crate) fn new(parts: RuntimeParts) -> Arc<Self> {
         Arc::new(Self {
             limiter: Limiter::new(&parts.plan.config.limits),
-            plan: ArcSwap::from_pointee(parts.plan),
+            plan: Copies::new(parts.plan),
             classes: parts.classes,
             protection: Arc::new(parts.protection),
             metrics: parts.metrics,
@@ -86,7 +86,7 @@ impl Runtime {
 
     /// The plan in force. A request takes it once and keeps it until it ends.
     pub(crate) fn plan(&self) -> Arc<Plan> {
-        self.plan.load_full()
+        self.plan.here().load_full()
     }
 
     pub(crate) fn classes(&self) -> &Arc<Classes> {
@@ -172,14 +172,14 @@ impl Runtime {
         self.classes.replace_base(classes).await;
         // Before the plan, whose routes keep the counters that they find first.
         self.metrics.set_label_values(limits.label_values);
-        self.plan.store(Arc::new(plan));
+        self.plan.replace(&plan);
         self.limiter.set_limits(&limits);
         self.engine().set_limits(engine_limits(&limits));
     }
 
     /// Counts failed fetches of issuers' keys and forgets the rates of idle tenants.
     pub(crate) fn tidy(&self) {
-        for (issuer, times) in self.plan.load().callers.failures() {
+        for (issuer, times) in self.plan().callers.failures() {
             self.metrics.jwks_failed(issuer, times);
         }
         self.limiter.tidy();
@@ -187,7 +187,7 @@ impl Runtime {
 
     /// How long a stopping gateway waits for running work.
     pub(crate) fn drain_limit(&self) -> Duration {
-        self.plan.load().config.server.drain
+        self.plan().config.server.drain
     }
 
     /// Closes the connections to upstreams, once their requests have ended.

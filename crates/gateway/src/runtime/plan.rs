@@ -16,6 +16,7 @@ use crate::config::{self, Access, Config, EndpointName};
 use crate::listen::peer::TrustedProxies;
 use crate::observe::metrics::{Metrics, PlannedMetrics, endpoint_label};
 use crate::request::route_table::RouteTable;
+use crate::runtime::cores::CopyForCore;
 use crate::upstream::forward::Forwarder;
 use crate::upstream::{self, UpstreamClient, UpstreamError};
 
@@ -27,7 +28,7 @@ pub(crate) struct Plan {
     pub(crate) has_endpoints: bool,
     /// Whether pages of other sites may use a route.
     pub(crate) has_cors: bool,
-    pub(crate) callers: Callers,
+    pub(crate) callers: Arc<Callers>,
     pub(crate) trusted: TrustedProxies,
     pub(crate) forwarders: BTreeMap<Arc<str>, Arc<Forwarder>>,
     /// The route of webhook events to each upstream.
@@ -136,7 +137,7 @@ impl Plan {
             event_routes: event_routes.collect(),
             trusted: TrustedProxies::from(config.server.trusted_proxies.clone()),
             routes,
-            callers,
+            callers: Arc::new(callers),
             forwarders,
             config,
         })
@@ -163,6 +164,38 @@ impl Plan {
             *timeout = planned.timeout.max(*timeout);
         }
         longest
+    }
+}
+
+impl CopyForCore for Plan {
+    fn copy_for_core(&self) -> Self {
+        Self {
+            config: self.config.clone(),
+            routes: self.routes.copy_for_core(),
+            has_endpoints: self.has_endpoints,
+            has_cors: self.has_cors,
+            callers: self.callers.clone(),
+            trusted: self.trusted.clone(),
+            forwarders: self.forwarders.clone(),
+            event_routes: self.event_routes.clone(),
+        }
+    }
+}
+
+impl CopyForCore for PlannedRoute {
+    fn copy_for_core(&self) -> Self {
+        let mut route = self.route.clone();
+        if let EndpointName::Fixed(endpoint) = &mut route.endpoint {
+            *endpoint = Endpoint::new(endpoint.as_str());
+        }
+        Self {
+            route,
+            rules: Arc::new(Rules::clone(&self.rules)),
+            forwarder: self.forwarder.clone(),
+            metrics: self.metrics.copy_for_core(),
+            body_limit: self.body_limit,
+            timeout: self.timeout,
+        }
     }
 }
 

@@ -43,7 +43,7 @@ impl Handle for Histogram {
 
 /// Hashed cheaply: the number of values is bounded.
 type SeriesByValue<T> = HashMap<Box<str>, T, RandomState>;
-type Make<T> = Box<dyn Fn(&str) -> T + Send + Sync>;
+type Make<T> = Arc<dyn Fn(&str) -> T + Send + Sync>;
 
 /// Series by the value of a label.
 pub(super) struct Family<T> {
@@ -52,11 +52,20 @@ pub(super) struct Family<T> {
     make: Make<T>,
 }
 
+impl<T> Clone for Family<T> {
+    fn clone(&self) -> Self {
+        Self {
+            known: ArcSwap::new(self.known.load_full()),
+            make: self.make.clone(),
+        }
+    }
+}
+
 impl<T: Clone> Family<T> {
     pub(super) fn new(make: impl Fn(&str) -> T + Send + Sync + 'static) -> Self {
         Self {
             known: ArcSwap::default(),
-            make: Box::new(make),
+            make: Arc::new(make),
         }
     }
 
@@ -147,6 +156,7 @@ impl Family<Arc<Family<Counter>>> {
 
 /// A family whose usual values the program counts by position, so that finding their
 /// series takes no look-up. A series begins when it is first used.
+#[derive(Clone)]
 pub(super) struct Positioned<T, const N: usize> {
     series: [OnceLock<T>; N],
     family: Family<T>,

@@ -19,6 +19,7 @@ use onceward_http::run::Outcome;
 use super::family::{Family, Positioned};
 use super::{MetricRegistry, Metrics, OTHER, RequestMetrics};
 use crate::config::Policy;
+use crate::runtime::cores::CopyForCore;
 
 /// The maximum number of pairs of endpoint and class with separate counters per
 /// caller. Only reloads with ever new names exceed it.
@@ -192,13 +193,23 @@ impl PlannedMetrics {
     ) -> Arc<RouteMetrics> {
         let find = || metrics.of(caller, endpoint, class);
         match caller.is_local() {
-            true => self.local.get_or_init(find).clone(),
+            true => {
+                let own = || Arc::new(RouteMetrics::clone(&find()));
+                self.local.get_or_init(own).clone()
+            }
             false => find(),
         }
     }
 }
 
-/// The counters of one caller on one route.
+impl CopyForCore for PlannedMetrics {
+    fn copy_for_core(&self) -> Self {
+        Self::new(self.requests.clone())
+    }
+}
+
+/// The counters of one caller on one route. Clones count in the same series.
+#[derive(Clone)]
 pub(crate) struct RouteMetrics {
     class: Box<str>,
     present: Positioned<Counter, 3>,
