@@ -121,7 +121,12 @@ impl Drop for Cores {
 
 impl Core {
     fn start(number: usize, stop: &CancellationToken, threads: &TaskTracker) -> io::Result<Self> {
-        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let runtime = Builder::new_current_thread()
+            .enable_all()
+            // Other threads first: they may have something for this core, which then
+            // need not sleep and be woken.
+            .on_thread_park(thread::yield_now)
+            .build()?;
         let handle = runtime.handle().clone();
         let (stop, running) = (stop.clone(), threads.token());
         thread::Builder::new()
