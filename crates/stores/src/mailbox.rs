@@ -6,6 +6,10 @@
 //! the callers' thread and wakes one task there, which gives them to the callers; a wake
 //! within a thread is a push to a queue.
 //!
+//! The other way it is the same: a thread that sleeps is woken by a system call. So on a
+//! runtime with one thread the callers leave their questions in their mailbox too, and
+//! its task sends all of one turn together ([`at_end_of_turn`]).
+//!
 //! A thread gets its mailbox with its first call. The task belongs to the runtime that
 //! the thread was in then. When that runtime ends, what the mailbox holds is given out at
 //! once, and the thread gets another mailbox with its next call.
@@ -14,7 +18,7 @@ use std::cell::RefCell;
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::runtime::{Handle, Id};
+use tokio::runtime::{Handle, Id, RuntimeFlavor};
 use tokio::sync::{Notify, oneshot};
 
 thread_local! {
@@ -52,7 +56,11 @@ struct Letters {
 impl Mailbox {
     /// That of the present thread; `None` outside of a runtime.
     fn of_this_thread() -> Option<Arc<Self>> {
-        let handle = Handle::try_current().ok()?;
+        Self::in_runtime(&Handle::try_current().ok()?)
+    }
+
+    /// That of the present thread in this runtime.
+    fn in_runtime(handle: &Handle) -> Option<Arc<Self>> {
         let of = |own: &RefCell<Option<OwnMailbox>>| {
             let mut own = own.borrow_mut();
             if let Some(own) = &*own
@@ -73,7 +81,7 @@ impl Mailbox {
     }
 
     /// Takes answers and wakes the task that gives them out.
-    fn deliver(&self, letters: Vec<Letter>) {
+    fn deliver(&self, letters: impl IntoIterator<Item = Letter>) {
         let mut own = self.letters();
         if own.is_closed {
             drop(own);
@@ -122,9 +130,23 @@ async fn give_out(own: ClosedOnDrop) {
     }
 }
 
-fn give(letters: Vec<Letter>) {
+fn give(letters: impl IntoIterator<Item = Letter>) {
     for letter in letters {
         letter();
+    }
+}
+
+/// Does something in the present thread's runtime after all tasks that are ready now, in
+/// the order of the calls. On a runtime with several threads, and outside of one, it is
+/// done at once: there, what a task asks first on one thread and then on another could
+/// arrive in the other order.
+#[cfg(feature = "embedded")]
+pub(crate) fn at_end_of_turn(send: impl FnOnce() + Send + 'static) {
+    let handle = Handle::try_current().ok();
+    let single = handle.filter(|one| one.runtime_flavor() == RuntimeFlavor::CurrentThread);
+    match single.and_then(|handle| Mailbox::in_runtime(&handle)) {
+        Some(mailbox) => mailbox.deliver([Box::new(send) as Letter]),
+        None => send(),
     }
 }
 
@@ -280,6 +302,35 @@ mod tests {
         answer(vec![to]);
         drop(other);
         assert_eq!(waiting.blocking_recv(), Ok(0));
+    }
+
+    #[cfg(feature = "embedded")]
+    #[test]
+    fn what_one_turn_asks_is_sent_together_after_its_tasks() {
+        let (send, done) = mpsc::channel();
+        let ask = |number: usize| {
+            let (ran, sent) = (send.clone(), send.clone());
+            async move {
+                ran.send(("ran", number)).expect("the test listens");
+                at_end_of_turn(move || sent.send(("sent", number)).expect("the test listens"));
+            }
+        };
+        let one_thread = runtime();
+        one_thread.block_on(async {
+            let tasks = [1, 2, 3].map(|number| tokio::spawn(ask(number)));
+            for task in tasks {
+                task.await.expect("no panic");
+            }
+        });
+        // What is left is sent at the latest when the runtime ends.
+        drop(one_thread);
+        let expected = ["ran", "sent"].map(|step| [1, 2, 3].map(|number| (step, number)));
+        assert_eq!(done.try_iter().collect::<Vec<_>>(), expected.concat());
+
+        let several = Builder::new_multi_thread().worker_threads(2).build();
+        several.expect("a runtime").block_on(ask(4));
+        let at_once = [("ran", 4), ("sent", 4)];
+        assert_eq!(done.try_iter().collect::<Vec<_>>(), at_once);
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 3)]

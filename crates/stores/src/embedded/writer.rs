@@ -22,6 +22,7 @@ use onceward_core::store::{
     Added, Changed, Claim, ClaimRequest, Collection, Due, Enqueued, Force, Resolution, Stats,
     StoreError,
 };
+use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
 use super::Shared;
@@ -31,7 +32,7 @@ use super::log::{ENTRY_BYTES_MAX, SEGMENT_BYTES, Segment};
 use super::state::Changes;
 use super::steps::{Reach, Steps};
 use crate::lookup::Lookup;
-use crate::mailbox::{self, Outbox, responder};
+use crate::mailbox::{self, Outbox, at_end_of_turn, responder};
 
 /// The most commands in one batch.
 const BATCH_MAX: usize = 1024;
@@ -189,12 +190,37 @@ impl Writer {
     ) -> Result<T, StoreError> {
         let (to, answered) = responder();
         let commands = self.commands.as_ref().ok_or(Error::Closed)?;
-        let sent = commands.send(command(to)).await;
-        sent.map_err(|_| Error::Closed)?;
+        send(commands, command(to)).await?;
         // The writer answers nothing that it could not make durable.
         let unanswered = |_| self.shared.check().err().unwrap_or(Error::Closed);
         answered.await.map_err(unanswered)?
     }
+}
+
+/// Sends a command together with those of the same turn, so that the writer is woken
+/// once and finds a longer batch.
+async fn send(commands: &mpsc::Sender<Command>, command: Command) -> Result<()> {
+    if commands.capacity() == 0 {
+        return commands.send(command).await.map_err(|_| Error::Closed);
+    }
+    // Weak: a command that waits must not keep a closing writer from ending.
+    let commands = commands.downgrade();
+    at_end_of_turn(move || {
+        let Some(commands) = commands.upgrade() else {
+            return;
+        };
+        // A caller that gave up before anything was sent withdraws nothing.
+        if command.is_abandoned() {
+            return;
+        }
+        // Without room after all it is sent when there is some.
+        if let Err(mpsc::error::TrySendError::Full(command)) = commands.try_send(command)
+            && let Ok(runtime) = Handle::try_current()
+        {
+            runtime.spawn(async move { commands.send(command).await });
+        }
+    });
+    Ok(())
 }
 
 impl Drop for Writer {

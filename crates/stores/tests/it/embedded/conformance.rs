@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use futures_util::FutureExt as _;
 use onceward_core::clock::ManualClock;
 use onceward_core::conformance::{Restart, Trial, differential, run_all};
+use onceward_core::store::Store as _;
 use onceward_stores::embedded::EmbeddedStore;
 use tempfile::TempDir;
 
@@ -27,6 +29,23 @@ async fn embedded_keeps_every_promise() {
 async fn embedded_keeps_every_promise_when_it_is_never_emptied() {
     let shared = trial(directory(), clock());
     run_all(async || shared.clone()).await;
+}
+
+/// There, the steps of one turn reach the writer together.
+#[tokio::test]
+async fn embedded_keeps_every_promise_on_one_thread() {
+    run_all(async || trial(directory(), clock())).await;
+}
+
+#[tokio::test]
+async fn claim_that_was_given_up_in_its_turn_is_not_made() {
+    let (home, clock) = (directory(), clock());
+    let store = fixture::open(home.path(), &clock);
+    let ask = fixture::ask(1);
+    let given_up = store.claim(&ask).now_or_never();
+    assert!(given_up.is_none(), "nothing is granted within the turn");
+    // Nobody withdraws it, and still the key is free.
+    fixture::grant(&store, &fixture::retry(&ask)).await;
 }
 
 #[test]
