@@ -37,10 +37,10 @@ impl Drop for OwnMailbox {
     }
 }
 
-/// Gives an answer to its caller.
+/// Gives an answer to its caller, or sends what a caller asks.
 type Letter = Box<dyn FnOnce() + Send>;
 
-/// Where the answers for the callers of one thread arrive.
+/// The letters of the callers of one thread.
 #[derive(Default)]
 struct Mailbox {
     letters: Mutex<Letters>,
@@ -67,20 +67,21 @@ impl Mailbox {
                 && own.runtime == handle.id()
                 && !own.mailbox.is_closed()
             {
-                return own.mailbox.clone();
+                return (own.mailbox.clone(), None);
             }
             let mailbox = Arc::<Self>::default();
             handle.spawn(give_out(ClosedOnDrop(mailbox.clone())));
-            *own = Some(OwnMailbox {
+            let before = own.replace(OwnMailbox {
                 runtime: handle.id(),
                 mailbox: mailbox.clone(),
             });
-            mailbox
+            (mailbox, before)
         };
-        MAILBOX.try_with(of).ok()
+        // The one before is closed after the borrow: closing gives its letters out.
+        MAILBOX.try_with(of).ok().map(|(mailbox, _before)| mailbox)
     }
 
-    /// Takes answers and wakes the task that gives them out.
+    /// Takes letters and wakes the task that gives them out.
     fn deliver(&self, letters: impl IntoIterator<Item = Letter>) {
         let mut own = self.letters();
         if own.is_closed {
@@ -136,10 +137,11 @@ fn give(letters: impl IntoIterator<Item = Letter>) {
     }
 }
 
-/// Does something in the present thread's runtime after all tasks that are ready now, in
-/// the order of the calls. On a runtime with several threads, and outside of one, it is
-/// done at once: there, what a task asks first on one thread and then on another could
-/// arrive in the other order.
+/// Does something a moment later in the present thread's runtime, in the order of the
+/// calls, together with what other tasks do there until then: the first call of a turn
+/// puts the task that does all of it behind the tasks that are ready. On a runtime with
+/// several threads, and outside of one, it is done at once: there, what is asked first on
+/// one thread and then on another could arrive in the other order.
 #[cfg(feature = "embedded")]
 pub(crate) fn at_end_of_turn(send: impl FnOnce() + Send + 'static) {
     let handle = Handle::try_current().ok();
@@ -147,6 +149,19 @@ pub(crate) fn at_end_of_turn(send: impl FnOnce() + Send + 'static) {
     match single.and_then(|handle| Mailbox::in_runtime(&handle)) {
         Some(mailbox) => mailbox.deliver([Box::new(send) as Letter]),
         None => send(),
+    }
+}
+
+/// Does now what this thread left for the end of its turn.
+#[cfg(feature = "embedded")]
+pub(crate) fn end_turn() {
+    let of = |own: &RefCell<Option<OwnMailbox>>| {
+        let own = own.borrow();
+        own.as_ref().map(|own| own.mailbox.clone())
+    };
+    if let Ok(Some(mailbox)) = MAILBOX.try_with(of) {
+        let waiting = mem::take(&mut mailbox.letters().waiting);
+        give(waiting);
     }
 }
 

@@ -105,8 +105,8 @@ pub struct Engine {
     flights: Arc<Flights>,
     entropy: Entropy,
     limits: RwLock<Limits>,
-    /// That of the limits, in microseconds: every step of the store reads it, and a
-    /// lock is written to be read.
+    /// That of the limits, in microseconds. Every step of the store reads it, and even
+    /// reading through the lock would write to it.
     store_deadline_us: AtomicU64,
     tasks: TaskTracker,
     /// Cancelled together. Several, because all work of one waits in one list.

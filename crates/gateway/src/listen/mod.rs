@@ -300,8 +300,8 @@ impl<S: Serve> ConnectionHandler<S> {
     }
 }
 
-/// What the requests of one connection share. One reference count for all of it, which
-/// only the connection's own core changes.
+/// What the requests of one connection share, with one reference count for all of it:
+/// the counts of what all connections share would move between the cores.
 struct ConnectionContext<S> {
     handler: Arc<ConnectionHandler<S>>,
     peer: Peer,

@@ -113,7 +113,7 @@ impl Classes {
         view.log_misfits();
         Ok(Self {
             registry,
-            view: Copies::new(view),
+            view: Copies::new(&view),
             changing: tokio::sync::Mutex::new(()),
         })
     }

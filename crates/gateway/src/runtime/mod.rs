@@ -70,7 +70,7 @@ impl Runtime {
     pub(crate) fn new(parts: RuntimeParts) -> Arc<Self> {
         Arc::new(Self {
             limiter: Limiter::new(&parts.plan.config.limits),
-            plan: Copies::new(parts.plan),
+            plan: Copies::new(&parts.plan),
             classes: parts.classes,
             protection: Arc::new(parts.protection),
             metrics: parts.metrics,

@@ -13,10 +13,10 @@ use std::time::Duration;
 
 use onceward_core::clock::Timestamp;
 use onceward_core::store::StoreError;
-use tokio::sync::mpsc;
 
 use super::Shared;
 use super::error::{Error, Result};
+use super::inbox::Inbox;
 use super::log::SpareSegment;
 use super::state::Changes;
 use super::transaction::Transaction;
@@ -62,7 +62,7 @@ impl Filler {
         filled: u64,
         pages_max: Option<u32>,
         shared: Arc<Shared>,
-        writer: mpsc::WeakSender<Command>,
+        writer: Arc<Inbox<Command>>,
     ) -> std::io::Result<Self> {
         let (jobs, inbox) = channel();
         let state = FillerThread {
@@ -108,7 +108,7 @@ struct FillerThread {
     transaction: Transaction,
     pages_max: Option<u32>,
     shared: Arc<Shared>,
-    writer: mpsc::WeakSender<Command>,
+    writer: Arc<Inbox<Command>>,
     waiting: VecDeque<Arc<Changes>>,
     /// Whether the first of what waits could not be written.
     is_stuck: bool,
@@ -240,10 +240,8 @@ impl FillerThread {
     }
 
     fn report(&self, command: Command) {
-        // Without a writer the store is closing.
-        if let Some(writer) = self.writer.upgrade() {
-            let _ = writer.blocking_send(command);
-        }
+        // A store that is closing needs no reports.
+        self.writer.push(command);
     }
 
     fn close(mut self) {

@@ -28,6 +28,7 @@ mod fill;
 mod filter;
 mod finished;
 mod hot_replies;
+mod inbox;
 mod index;
 mod log;
 mod open_operations;

@@ -22,17 +22,16 @@ use onceward_core::store::{
     Added, Changed, Claim, ClaimRequest, Collection, Due, Enqueued, Force, Resolution, Stats,
     StoreError,
 };
-use tokio::runtime::Handle;
-use tokio::sync::mpsc;
 
 use super::Shared;
 use super::error::{Error, Result};
 use super::fill::{Filler, Job, SweepSlice};
+use super::inbox::Inbox;
 use super::log::{ENTRY_BYTES_MAX, SEGMENT_BYTES, Segment};
 use super::state::Changes;
 use super::steps::{Reach, Steps};
 use crate::lookup::Lookup;
-use crate::mailbox::{self, Outbox, at_end_of_turn, responder};
+use crate::mailbox::{self, Outbox, at_end_of_turn, end_turn, responder};
 
 /// The most commands in one batch.
 const BATCH_MAX: usize = 1024;
@@ -131,7 +130,8 @@ impl Command {
         }
     }
 
-    /// Whether its caller has given up.
+    /// Whether it is new work whose caller has given up. Everything else is done
+    /// although its caller has gone: a settlement above all.
     fn is_abandoned(&self) -> bool {
         match self {
             Self::Claim(_, _, to) => to.is_gone(),
@@ -147,7 +147,7 @@ impl Command {
 
 /// The way to the writer. Dropping it ends the writer, after what waits is done.
 pub(super) struct Writer {
-    commands: Option<mpsc::Sender<Command>>,
+    inbox: Arc<Inbox<Command>>,
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
@@ -157,11 +157,11 @@ impl Writer {
     pub(super) fn start(
         steps: Steps,
         shared: Arc<Shared>,
-        start_filler: impl FnOnce(mpsc::WeakSender<Command>) -> io::Result<Filler>,
+        start_filler: impl FnOnce(Arc<Inbox<Command>>) -> io::Result<Filler>,
     ) -> io::Result<Self> {
-        let (commands, inbox) = mpsc::channel(WAITING_MAX);
+        let inbox = Inbox::new(WAITING_MAX);
         let thread_state = WriterThread {
-            filler: start_filler(commands.downgrade())?,
+            filler: start_filler(inbox.clone())?,
             steps,
             shared: shared.clone(),
             at_once: Outbox::default(),
@@ -173,65 +173,59 @@ impl Writer {
             is_short: false,
             is_shaken: false,
         };
+        let ended = DiscardedOnDrop(inbox.clone());
         let thread = std::thread::Builder::new()
             .name("onceward-writer".into())
-            .spawn(move || thread_state.run(inbox))?;
+            .spawn(move || thread_state.run(&ended.0))?;
         Ok(Self {
-            commands: Some(commands),
+            inbox,
             shared,
             thread: Some(thread),
         })
     }
 
-    /// Sends a command and waits for its answer.
+    /// Sends a command and waits for its answer. It is sent together with those of the
+    /// same turn, so that the writer is woken once and finds a longer batch.
     pub(super) async fn ask<T>(
         &self,
         command: impl FnOnce(Responder<T>) -> Command,
     ) -> Result<T, StoreError> {
         let (to, answered) = responder();
-        let commands = self.commands.as_ref().ok_or(Error::Closed)?;
-        send(commands, command(to)).await?;
+        let place = self.inbox.place().await.ok_or(Error::Closed)?;
+        let command = command(to);
+        at_end_of_turn(move || {
+            // Nothing was sent, so there is nothing to undo.
+            if !command.is_abandoned() {
+                place.leave(command);
+            }
+        });
         // The writer answers nothing that it could not make durable.
         let unanswered = |_| self.shared.check().err().unwrap_or(Error::Closed);
         answered.await.map_err(unanswered)?
     }
 }
 
-/// Sends a command together with those of the same turn, so that the writer is woken
-/// once and finds a longer batch.
-async fn send(commands: &mpsc::Sender<Command>, command: Command) -> Result<()> {
-    if commands.capacity() == 0 {
-        return commands.send(command).await.map_err(|_| Error::Closed);
-    }
-    // Weak: a command that waits must not keep a closing writer from ending.
-    let commands = commands.downgrade();
-    at_end_of_turn(move || {
-        let Some(commands) = commands.upgrade() else {
-            return;
-        };
-        // A caller that gave up before anything was sent withdraws nothing.
-        if command.is_abandoned() {
-            return;
-        }
-        // Without room after all it is sent when there is some.
-        if let Err(mpsc::error::TrySendError::Full(command)) = commands.try_send(command)
-            && let Ok(runtime) = Handle::try_current()
-        {
-            runtime.spawn(async move { commands.send(command).await });
-        }
-    });
-    Ok(())
-}
-
 impl Drop for Writer {
     fn drop(&mut self) {
-        self.commands = None;
+        // A settlement may wait for the end of this turn.
+        end_turn();
+        self.inbox.close();
         self.shared.set_closing();
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
             tracing::error!("writer thread of the embedded store panicked");
         }
+    }
+}
+
+/// The end of the writer's thread, by a panic too, drops the commands that wait: their
+/// callers learn that there is no answer.
+struct DiscardedOnDrop(Arc<Inbox<Command>>);
+
+impl Drop for DiscardedOnDrop {
+    fn drop(&mut self) {
+        self.0.discard();
     }
 }
 
@@ -272,14 +266,14 @@ struct WriterThread {
 }
 
 impl WriterThread {
-    fn run(mut self, mut inbox: mpsc::Receiver<Command>) {
+    fn run(mut self, inbox: &Inbox<Command>) {
         self.steps.waits_for_room = true;
         // What was read from the log.
         if self.steps.state.has_changes() {
             self.fill();
         }
         let mut batch = Vec::with_capacity(BATCH_MAX);
-        while inbox.blocking_recv_many(&mut batch, BATCH_MAX) > 0 {
+        while inbox.take(BATCH_MAX, &mut batch) {
             for command in batch.drain(..) {
                 self.admit(command);
                 if self.steps.log.batch_bytes() >= BATCH_BYTES_MAX {
@@ -294,8 +288,6 @@ impl WriterThread {
             self.fill_if_due();
             self.want_spare();
         }
-        // The filler must not wait for room in it.
-        drop(inbox);
         self.close();
     }
 
