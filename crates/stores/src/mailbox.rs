@@ -18,7 +18,9 @@ use std::cell::RefCell;
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::runtime::{Handle, Id, RuntimeFlavor};
+#[cfg(feature = "embedded")]
+use tokio::runtime::RuntimeFlavor;
+use tokio::runtime::{Handle, Id};
 use tokio::sync::{Notify, oneshot};
 
 thread_local! {

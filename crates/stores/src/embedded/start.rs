@@ -103,7 +103,15 @@ pub(super) fn load(
     let open_operations = load_open_operations(db)?;
     let superseded = shared.superseded.clone();
     let mut state = State::new(open_operations, reserved.cast_unsigned(), superseded);
+    let taken = recovered.entries.len();
     replay(&mut state, recovered.entries)?;
+    if taken > 0 {
+        // It was killed, or could not fill the database before it ended.
+        tracing::info!(
+            steps = taken,
+            "embedded store opened; its last steps come from the commit log"
+        );
+    }
     let mut steps = Steps::new(recovered.log, state, reader, shared.clone());
     steps.latest = recovered.time;
     lose_leases(&mut steps, shared.clock.now())?;
