@@ -26,6 +26,10 @@ use crate::mailbox::Outbox;
 /// The longest that a change waits for its fill: other programs that read the file see
 /// it then.
 const FILL_INTERVAL: Duration = Duration::from_secs(1);
+/// The filler's priority. It still gets a tenth of the time that another thread gets,
+/// which is more than it needs.
+#[cfg(target_os = "linux")]
+const FILLER_NICE: i32 = 10;
 /// The pause before a fill that failed is tried again.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
@@ -41,6 +45,8 @@ pub(super) struct SweepSlice {
 /// Work for the filler.
 pub(super) enum Job {
     Fill(Arc<Changes>),
+    /// Frees the memory of changes, which takes long for many.
+    Forget(Arc<Changes>),
     Sweep(usize, Timestamp, Responder<SweepSlice>),
     Spare(SpareSegment),
     /// Tries to give log back once more.
@@ -103,6 +109,16 @@ impl Drop for Filler {
     }
 }
 
+/// Lets the threads that serve requests run first. A fill keeps a processor busy for
+/// milliseconds, and the kernel would let it finish while the writer waits for that
+/// processor. Elsewhere than on Linux a priority belongs to the whole process.
+fn lower_priority() {
+    #[cfg(target_os = "linux")]
+    if let Err(error) = rustix::process::setpriority_process(None, FILLER_NICE) {
+        tracing::debug!(%error, "priority of the filler thread not lowered");
+    }
+}
+
 /// The state of the filler's thread.
 struct FillerThread {
     transaction: Transaction,
@@ -121,6 +137,7 @@ struct FillerThread {
 
 impl FillerThread {
     fn run(mut self, inbox: &Receiver<Job>) {
+        lower_priority();
         self.checkpoint();
         loop {
             let pause = match (self.is_stuck, self.reminds) {
@@ -151,6 +168,7 @@ impl FillerThread {
                 self.waiting.push_back(changes);
                 self.fill();
             }
+            Job::Forget(changes) => drop(changes),
             Job::Sweep(limit, now, to) => {
                 // Sweeping needs no room, and may make room for what waits.
                 let swept = self.shared.check().and_then(|()| self.sweep(limit, now));

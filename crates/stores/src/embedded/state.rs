@@ -248,22 +248,33 @@ impl State {
     }
 
     /// Takes up to `limit` finished operations out of the overlay that the database
-    /// has; whether there were any.
-    pub(super) fn retire(&mut self, limit: usize) -> bool {
+    /// has.
+    pub(super) fn retire(&mut self, limit: usize) -> Retired {
         let Some(changes) = self.retiring.front() else {
-            return false;
+            return Retired::Nothing;
         };
         let rest = changes.finished.get(self.retired..).unwrap_or_default();
         for operation in rest.iter().take(limit) {
             self.overlay.forget(&operation.record.digest, operation.row);
         }
         self.retired += limit;
-        if rest.len() <= limit {
-            self.retiring.pop_front();
-            self.retired = 0;
+        if rest.len() > limit {
+            return Retired::Some;
         }
-        true
+        self.retired = 0;
+        match self.retiring.pop_front() {
+            Some(changes) => Retired::Last(changes),
+            None => Retired::Nothing,
+        }
     }
+}
+
+/// What [`State::retire`] took out of the overlay.
+pub(super) enum Retired {
+    Nothing,
+    Some,
+    /// The last of these changes, which nothing refers to any more.
+    Last(Arc<Changes>),
 }
 
 /// The row of an operation, which the database has from now on.
@@ -354,10 +365,10 @@ mod tests {
         state.filled(changes);
         let overlaid = state.overlay.get(&digest);
         assert!(matches!(overlaid, OverlaidState::Finished(_)));
-        assert!(state.retire(10));
+        assert!(matches!(state.retire(10), Retired::Last(_)));
         let overlaid = state.overlay.get(&digest);
         assert!(matches!(overlaid, OverlaidState::Unknown));
-        assert!(!state.retire(10));
+        assert!(matches!(state.retire(10), Retired::Nothing));
     }
 
     /// Purged while its fill is under way: the row comes into the database, and must
@@ -371,7 +382,7 @@ mod tests {
         let place = changes.finished[0].place();
         state.take(Effect::Unkept(place));
         state.filled(changes);
-        while state.retire(1) {}
+        while !matches!(state.retire(1), Retired::Nothing) {}
         let is_gone = |state: &State| matches!(state.overlay.get(&digest), OverlaidState::Gone);
         assert!(is_gone(&state) && state.superseded.contains(digest.prefix()));
         let changes = fill(&mut state);

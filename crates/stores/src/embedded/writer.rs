@@ -28,7 +28,7 @@ use super::error::{Error, Result};
 use super::fill::{Filler, Job, SweepSlice};
 use super::inbox::Inbox;
 use super::log::{ENTRY_BYTES_MAX, SEGMENT_BYTES, Segment};
-use super::state::Changes;
+use super::state::{Changes, Retired};
 use super::steps::{Reach, Steps};
 use crate::lookup::Lookup;
 use crate::mailbox::{self, Outbox, at_end_of_turn, end_turn, responder};
@@ -540,12 +540,14 @@ impl WriterThread {
     /// Takes what the database has out of memory, a few at a time, so that no answer
     /// waits for that.
     fn retire(&mut self, limit: usize) -> bool {
-        let retired = self.steps.state.retire(limit);
-        if retired {
-            // What a caller found absent before may have left memory now.
-            self.shared.count_fill();
+        match self.steps.state.retire(limit) {
+            Retired::Nothing => return false,
+            Retired::Some => {}
+            Retired::Last(changes) => self.filler.send(Job::Forget(changes)),
         }
-        retired
+        // What a caller found absent before may have left memory now.
+        self.shared.count_fill();
+        true
     }
 
     fn fill_failed(&mut self, error: &Arc<Error>) {
