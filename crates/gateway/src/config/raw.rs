@@ -337,7 +337,7 @@ pub(super) struct Upstream {
     pub(super) connect_timeout: Option<Time>,
     /// How long an idle connection is kept; shorter than the upstream's own limit. Default: 4s.
     pub(super) idle_timeout: Option<Time>,
-    /// The largest number of idle connections. Default: 512.
+    /// The largest number of idle connections. Default: 2048.
     #[schemars(range(max = 1_000_000))]
     pub(super) idle_max: Option<u32>,
     /// The largest number of connections. Default: 4096.

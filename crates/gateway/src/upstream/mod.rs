@@ -67,7 +67,7 @@ impl Default for UpstreamLimits {
         Self {
             connect_timeout: Duration::from_secs(5),
             idle_timeout: Duration::from_secs(4),
-            idle_max: 512,
+            idle_max: 2048,
             connections_max: 4096,
         }
     }
