@@ -204,7 +204,7 @@ mod tests {
             }
         });
         for number in 0..100 {
-            let place = futures_util::FutureExt::now_or_never(inbox.place());
+            let place = inbox.place().now_or_never();
             match place.flatten() {
                 Some(place) => place.leave(number),
                 None => inbox.push(number),
