@@ -144,8 +144,15 @@ impl Overlay {
         self.operations.insert(Overlaid::Finished(operation));
     }
 
+    /// Hides a row of the database. An operation that finished after it stays.
     pub(super) fn bury(&mut self, unkept: Unkept) {
-        self.operations.insert(Overlaid::Unkept(unkept));
+        let is_newer = match self.get(&unkept.digest) {
+            OverlaidState::Finished(operation) => operation.row > unkept.row,
+            OverlaidState::Gone | OverlaidState::Unknown => false,
+        };
+        if !is_newer {
+            self.operations.insert(Overlaid::Unkept(unkept));
+        }
     }
 
     pub(super) fn put_document(&mut self, change: Arc<DocumentChange>) {

@@ -392,6 +392,31 @@ mod tests {
         assert!(!is_gone(&state) && !state.superseded.contains(digest.prefix()));
     }
 
+    /// The key ran again before the fill of the tombstone; the old row is buried once
+    /// more.
+    #[test]
+    fn a_tombstone_of_an_old_row_does_not_hide_a_newer_operation() {
+        let mut state = state();
+        let digest = open(&mut state, 1, 1, None);
+        finish(&mut state, 1, 2, FinishedRequest::None);
+        let changes = fill(&mut state);
+        let old = changes.finished[0].place();
+        state.filled(changes);
+        state.take(Effect::Unkept(old));
+        open(&mut state, 1, 3, None);
+        finish(&mut state, 1, 4, FinishedRequest::None);
+        state.take(Effect::Unkept(old));
+        let newer = |state: &State| match state.overlay.get(&digest) {
+            OverlaidState::Finished(operation) => operation.row,
+            _ => 0,
+        };
+        assert_eq!(newer(&state), 4);
+        let changes = fill(&mut state);
+        state.filled(changes);
+        assert_eq!(newer(&state), 4);
+        assert!(!state.superseded.contains(digest.prefix()));
+    }
+
     #[test]
     fn a_request_is_written_once_and_goes_with_its_operation() {
         let mut state = state();

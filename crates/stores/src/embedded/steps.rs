@@ -510,9 +510,10 @@ impl Steps {
         }
         let now = self.now();
         let found = finished::find(&self.db, &self.shared.buckets, lookup, now)?;
+        // What the overlay knows of the key is newer than a row that was found by its id.
         let counts = |found: &FinishedOperation| {
             let overlaid = self.state.overlay.get(&found.record.digest);
-            !matches!(overlaid, OverlaidState::Gone)
+            matches!(overlaid, OverlaidState::Unknown)
         };
         Ok(found.filter(counts).map(Known::Filled))
     }

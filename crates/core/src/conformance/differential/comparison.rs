@@ -8,7 +8,7 @@ use bytes::Bytes;
 use super::super::trial::{LEASE, REMEMBER, Trial, fingerprint};
 use super::Restart;
 use super::equality::{Compared, Equality, differ, same, without_fence};
-use super::script::{FilterChoice, KEYS, OutcomeChoice, Step, TermsChoice, identity_of};
+use super::script::{FilterChoice, KEYS, OutcomeChoice, Step, Target, TermsChoice, identity_of};
 use crate::clock::{Clock as _, ManualClock};
 use crate::identity::{Digest, OperationId};
 use crate::memory::MemoryStore;
@@ -122,14 +122,14 @@ impl Comparison {
             Step::EnqueueAgain { holder, delay } => self.enqueue(holder, delay).await,
             Step::Due { limit } => self.due(limit).await,
             Step::List { choice, limit } => self.list(choice, limit).await,
-            Step::Purge { key, force } => {
-                let id = self.id_of(key).await;
+            Step::Purge { target, force } => {
+                let id = self.id_of(target).await;
                 let model = self.model.inspect.purge(id, force).await;
                 let subject = self.subject.inspect.purge(id, force).await;
                 same("purge", &answer(model), &answer(subject))
             }
-            Step::Resolve { key, outcome } => {
-                let id = self.id_of(key).await;
+            Step::Resolve { target, outcome } => {
+                let id = self.id_of(target).await;
                 let model = self
                     .model
                     .inspect
@@ -142,14 +142,14 @@ impl Comparison {
                     .await;
                 same("resolve", &answer(model), &answer(subject))
             }
-            Step::Resume { key } => {
-                let id = self.id_of(key).await;
+            Step::Resume { target } => {
+                let id = self.id_of(target).await;
                 let model = self.model.inspect.resume(id).await;
                 let subject = self.subject.inspect.resume(id).await;
                 same("resume", &answer(model), &answer(subject))
             }
-            Step::Redeliver { key } => {
-                let id = self.id_of(key).await;
+            Step::Redeliver { target } => {
+                let id = self.id_of(target).await;
                 let model = self.model.inspect.redeliver(id).await;
                 let subject = self.subject.inspect.redeliver(id).await;
                 same("redeliver", &answer(model), &answer(subject))
@@ -386,8 +386,12 @@ impl Comparison {
         )
     }
 
-    /// The id of the operation on record under this key, else an unused id.
-    async fn id_of(&self, key: usize) -> OperationId {
+    /// The id of an operation, or an unused id.
+    async fn id_of(&self, target: Target) -> OperationId {
+        let key = match target {
+            Target::OnRecord(key) => key,
+            Target::Of(holder) => return self.holders[holder].id,
+        };
         let digest = identity_of(key).digest();
         let record = answer(self.model.store.get(&digest).await);
         record.map_or(OperationId::new(&digest, u64::MAX), |record| record.id)

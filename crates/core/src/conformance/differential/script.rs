@@ -80,18 +80,18 @@ pub(super) enum Step {
         limit: usize,
     },
     Purge {
-        key: usize,
+        target: Target,
         force: Force,
     },
     Resolve {
-        key: usize,
+        target: Target,
         outcome: OutcomeChoice,
     },
     Resume {
-        key: usize,
+        target: Target,
     },
     Redeliver {
-        key: usize,
+        target: Target,
     },
     Sweep {
         limit: usize,
@@ -124,9 +124,25 @@ impl Step {
             | Self::Find { holder }
             | Self::Show { holder }
             | Self::EnqueueAgain { holder, .. } => Some(*holder),
+            Self::Purge { target, .. }
+            | Self::Resolve { target, .. }
+            | Self::Resume { target }
+            | Self::Redeliver { target } => match target {
+                Target::Of(holder) => Some(*holder),
+                Target::OnRecord(_) => None,
+            },
             _ => None,
         }
     }
+}
+
+/// The operation that an operator changes.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Target {
+    /// The one that is on record under this key.
+    OnRecord(usize),
+    /// The one of this holder. Its key may have been forgotten and run again since.
+    Of(usize),
 }
 
 /// The terms of a claim that a script varies.
@@ -301,7 +317,7 @@ fn independent() -> BoxedStrategy<Step> {
                 delay,
             }
         });
-    let force = prop_oneof![Just(Force::No), Just(Force::Yes)];
+    let target = || key().prop_map(Target::OnRecord);
     Union::new_weighted(vec![
         (8, claim.boxed()),
         (4, enqueue.boxed()),
@@ -317,18 +333,26 @@ fn independent() -> BoxedStrategy<Step> {
         ),
         (
             1,
-            (key(), force)
-                .prop_map(|(key, force)| Step::Purge { key, force })
+            (target(), force())
+                .prop_map(|(target, force)| Step::Purge { target, force })
                 .boxed(),
         ),
         (
             2,
-            (key(), outcome())
-                .prop_map(|(key, outcome)| Step::Resolve { key, outcome })
+            (target(), outcome())
+                .prop_map(|(target, outcome)| Step::Resolve { target, outcome })
                 .boxed(),
         ),
-        (2, key().prop_map(|key| Step::Resume { key }).boxed()),
-        (3, key().prop_map(|key| Step::Redeliver { key }).boxed()),
+        (
+            2,
+            target().prop_map(|target| Step::Resume { target }).boxed(),
+        ),
+        (
+            3,
+            target()
+                .prop_map(|target| Step::Redeliver { target })
+                .boxed(),
+        ),
         (3, key().prop_map(|key| Step::Touch { key }).boxed()),
         (
             1,
@@ -346,6 +370,7 @@ fn independent() -> BoxedStrategy<Step> {
 /// The steps of an earlier holder.
 fn by_holder(holders: usize) -> BoxedStrategy<Step> {
     let holder = || prop_oneof![3 => holders.saturating_sub(3)..holders, 1 => 0..holders];
+    let target = || holder().prop_map(Target::Of);
     prop_oneof![
         6 => (holder(), outcome()).prop_map(|(holder, outcome)| Step::Settle { holder, outcome }),
         2 => holder().prop_map(|holder| Step::Renew { holder }),
@@ -354,6 +379,9 @@ fn by_holder(holders: usize) -> BoxedStrategy<Step> {
         1 => holder().prop_map(|holder| Step::Find { holder }),
         1 => holder().prop_map(|holder| Step::Show { holder }),
         1 => (holder(), delay()).prop_map(|(holder, delay)| Step::EnqueueAgain { holder, delay }),
+        2 => (target(), force()).prop_map(|(target, force)| Step::Purge { target, force }),
+        1 => (target(), outcome()).prop_map(|(target, outcome)| Step::Resolve { target, outcome }),
+        1 => target().prop_map(|target| Step::Redeliver { target }),
     ]
     .boxed()
 }
@@ -361,6 +389,10 @@ fn by_holder(holders: usize) -> BoxedStrategy<Step> {
 fn key() -> impl Strategy<Value = usize> {
     // The first key most often: the fewer keys, the more conflicts.
     prop_oneof![3 => Just(0), 2 => 0..KEYS]
+}
+
+fn force() -> impl Strategy<Value = Force> {
+    prop_oneof![Just(Force::No), Just(Force::Yes)]
 }
 
 fn request() -> impl Strategy<Value = u8> {
