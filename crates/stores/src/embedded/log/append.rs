@@ -233,6 +233,12 @@ impl Log {
                 false => LogError::Unsynced(error),
             });
         }
+        if self.active.is_none() {
+            // It may be the last segment of the chain, with batches of its earlier use:
+            // a batch without its header would look like damage of these.
+            let synced = self.disk.sync(&segment.file, &segment.path);
+            synced.map_err(LogError::Unsynced)?;
+        }
         let active = ActiveSegment {
             segment,
             header,

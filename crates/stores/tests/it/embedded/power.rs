@@ -104,6 +104,35 @@ async fn record() -> Recorded {
     }
 }
 
+/// Runs a small store, closes it, and runs it again. Its one segment of the log is used
+/// again, and has more batches of its first use than of its second.
+async fn record_twice() -> Recorded {
+    let home = directory();
+    let disk = RecordingDisk::over(home.path());
+    let mut steps = Vec::new();
+    let mut begun = 0;
+    for numbers in [1..=4, 5..=6] {
+        begun = disk.length();
+        let store = open_on(&disk, home.path());
+        // Behind the filler's first checkpoint, which gives the segment back.
+        store.sweep(1).await.expect("it answers");
+        for number in numbers {
+            let grant = grant(&store, &ask(number)).await;
+            disk.acknowledge();
+            steps.push(Step::Claimed(number, grant.fence));
+            finish(&store, &grant, number).await;
+            disk.acknowledge();
+            steps.push(Step::Completed(number));
+        }
+    }
+    Recorded {
+        home,
+        disk,
+        steps,
+        begun,
+    }
+}
+
 impl Recorded {
     /// Cuts the power after so many events and checks what is left.
     async fn cut_at(&self, place: usize, luck: Luck) {
@@ -186,6 +215,16 @@ async fn a_power_cut_at_any_moment_loses_nothing_acknowledged() {
             kept_of_four: LUCKS[turn % LUCKS.len()],
         };
         recorded.cut_at(place, luck).await;
+    }
+}
+
+#[tokio::test]
+async fn a_power_cut_after_the_store_was_opened_again_loses_nothing_acknowledged() {
+    let recorded = record_twice().await;
+    for place in recorded.begun..=recorded.disk.length() {
+        for (seed, kept_of_four) in (0..).zip(LUCKS) {
+            recorded.cut_at(place, Luck { seed, kept_of_four }).await;
+        }
     }
 }
 
