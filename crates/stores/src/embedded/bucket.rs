@@ -17,7 +17,7 @@ use onceward_core::clock::Timestamp;
 use onceward_core::record::Record;
 
 use super::filter::Filter;
-use super::index::Tail;
+use super::index::{TAIL_MAX, Tail};
 use super::sql;
 
 /// About a second: nothing is gained by finer buckets.
@@ -106,6 +106,8 @@ pub(super) struct OperationBucket {
     rows: AtomicU64,
     first_over_ms: AtomicU64,
     sealed: AtomicU64,
+    /// How often the tail was sealed, about: the next seal merges other leaves.
+    seals: AtomicU64,
     pub(super) table: String,
     pub(super) create: String,
     pub(super) insert: String,
@@ -135,6 +137,7 @@ impl OperationBucket {
             filter,
             tail: Tail::default(),
             sealed: AtomicU64::new(tally.sealed),
+            seals: AtomicU64::new(tally.rows / TAIL_MAX as u64),
             rows: AtomicU64::new(tally.rows),
             first_over_ms: AtomicU64::new(tally.first_over_ms),
             create: name(sql::FINISHED),
@@ -167,7 +170,12 @@ impl OperationBucket {
         }
     }
 
-    /// Only the writer counts.
+    /// The number of a new seal.
+    pub(super) fn next_seal(&self) -> u64 {
+        self.seals.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Only the filler counts.
     pub(super) fn set_tally(&self, tally: Tally) {
         self.rows.store(tally.rows, Ordering::Relaxed);
         self.first_over_ms
@@ -270,7 +278,7 @@ impl ReplyBucket {
     }
 }
 
-/// All buckets. The writer creates and drops them; readers read them.
+/// All buckets. The filler creates and drops them; readers read them.
 #[derive(Default)]
 pub(super) struct Buckets {
     operations: RwLock<BTreeMap<BucketEnd, Arc<OperationBucket>>>,

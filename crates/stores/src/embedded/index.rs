@@ -18,7 +18,7 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use super::error::{Error, Result};
 
 /// From this length on the tail is sealed.
-const TAIL_MAX: usize = 1 << 14;
+pub(super) const TAIL_MAX: usize = 1 << 14;
 /// How many leaves of a level are merged into one of the next, in each range of
 /// prefixes.
 const MERGED: u64 = 16;
@@ -153,8 +153,8 @@ pub(super) struct Merge {
     pub(super) leaves_min: usize,
 }
 
-/// What the seal of this number, counted from any start, is to merge: level by level,
-/// because the first level's leaves go to the next.
+/// What the seal of this number is to merge, counted for each bucket from any start:
+/// level by level, because the first level's leaves go to the next.
 pub(super) fn merges(seal: u64) -> impl Iterator<Item = Merge> {
     let bytes = (0..FIRST_BYTES).filter(move |byte| byte % MERGED == seal % MERGED);
     bytes.flat_map(|byte| {

@@ -29,7 +29,6 @@ pub(super) struct Transaction {
     undo: Undo,
     /// The highest row that was written.
     last_row: u64,
-    seals: u64,
 }
 
 /// Changes in memory to undo if the open transaction fails.
@@ -50,7 +49,6 @@ impl Transaction {
             buckets,
             undo: Undo::default(),
             last_row,
-            seals: 0,
         }
     }
 
@@ -334,8 +332,7 @@ impl Transaction {
         for (id, entries) in bucket.tail.leaves(sealed) {
             self.write(&bucket.index_insert, params![id, entries])?;
         }
-        self.seals += 1;
-        for merge in index::merges(self.seals) {
+        for merge in index::merges(bucket.next_seal()) {
             self.merge(bucket, &merge)?;
         }
         self.count(
@@ -539,4 +536,49 @@ fn with_tails(
 fn over_ms(record: &Record) -> i64 {
     let over = record.over_at().unwrap_or_default();
     i64::try_from(over.unix_ms()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::file;
+    use super::*;
+
+    /// Two classes with the same load are sealed in the same transactions.
+    #[test]
+    fn leaves_of_each_of_several_busy_buckets_are_merged() {
+        const SEALS: u64 = 64;
+        let home = tempfile::tempdir().expect("a directory");
+        let db = file::open_writer(&home.path().join("onceward.db"), None, None).expect("opened");
+        let mut transaction = Transaction::new(db, Arc::default(), 0);
+        let ends = [BucketEnd(1 << 40), BucketEnd(1 << 41)];
+        let make = |own: &mut Transaction| {
+            ends.map(|end| own.operation_bucket(end))
+                .into_iter()
+                .collect()
+        };
+        let buckets: Vec<_> = transaction.run(make).expect("made");
+        for row in 1..=SEALS {
+            transaction.last_row = row;
+            for bucket in &buckets {
+                for byte in 0..256 {
+                    bucket.tail.add(byte << 56, row);
+                }
+            }
+            transaction
+                .run(|own| own.seal_all(&buckets))
+                .expect("sealed");
+            buckets.iter().for_each(|bucket| bucket.tail.forget(row));
+        }
+        for bucket in &buckets {
+            for byte in 0..256_u64 {
+                let leaves = |level: index::Level| {
+                    let mut find = transaction.db.prepare(&bucket.index_find).expect("good");
+                    let rows = find.query_map(level.ids(byte << 56), |_| Ok(()));
+                    rows.expect("it runs").count()
+                };
+                let leaves: usize = index::Level::ALL.into_iter().map(leaves).sum();
+                assert!(leaves < 40, "{}, {byte}: {leaves} leaves", bucket.table);
+            }
+        }
+    }
 }
