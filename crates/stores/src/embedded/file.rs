@@ -150,12 +150,18 @@ pub(super) fn refuse_for(path: &Path, error: Error) -> OpenError {
 pub(super) fn refuse_log(path: &Path, error: LogError) -> OpenError {
     let path = path.into();
     match error {
-        LogError::Missing | LogError::Lost { .. } | LogError::Entry | LogError::Record(_) => {
-            OpenError::Damaged {
-                path,
-                source: error.into(),
-            }
-        }
+        LogError::Missing
+        | LogError::Header { .. }
+        | LogError::Lost { .. }
+        | LogError::Entry
+        | LogError::Record(_) => OpenError::Damaged {
+            path,
+            source: error.into(),
+        },
+        LogError::Newer { path, version } => OpenError::Newer {
+            path,
+            layout: version.cast_signed(),
+        },
         LogError::File { path, source } => OpenError::Directory { path, source },
         LogError::Full(_) | LogError::Unsynced(_) => OpenError::Database {
             path,

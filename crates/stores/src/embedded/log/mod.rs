@@ -54,6 +54,12 @@ pub(super) enum LogError {
         "the commit log of the database is missing; restore the whole directory, or, to go on without what the log held, run: sqlite3 onceward.db \"UPDATE meta SET log = NULL\""
     )]
     Missing,
+    /// A segment with a damaged header may have batches that were acknowledged.
+    #[error("the header of {} is damaged", path.display())]
+    Header { path: PathBuf },
+    /// A newer version wrote this segment.
+    #[error("{} has version {version}, written by a newer Onceward", path.display())]
+    Newer { path: PathBuf, version: u32 },
     /// Something that was acknowledged is not in the log.
     #[error("the commit log lacks batch {sequence}, which was durable")]
     Lost { sequence: u64 },

@@ -85,7 +85,7 @@ pub(in crate::embedded) fn recover(
         source,
     };
     let durable = Mark::read(&directory.join(MARK), identity);
-    let found = Found::read(directory, identity).map_err(failed)?;
+    let found = Found::read(directory, identity)?;
     // The process may have ended after it wrote a spare and before it synced its name.
     for spare in &found.free {
         spare.file.sync_all().map_err(failed)?;
@@ -135,10 +135,14 @@ struct Found {
 }
 
 impl Found {
-    fn read(directory: &Path, identity: LogIdentity) -> io::Result<Self> {
+    fn read(directory: &Path, identity: LogIdentity) -> Result<Self, LogError> {
+        let failed = |path: &Path| {
+            let path = path.to_owned();
+            move |source| LogError::File { path, source }
+        };
         let paths = match segment_paths(directory) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-            paths => paths?,
+            paths => paths.map_err(failed(directory))?,
         };
         let next_file = paths.iter().map(|(number, _)| number + 1).max();
         let mut found = Self {
@@ -148,10 +152,10 @@ impl Found {
             next_file: next_file.unwrap_or(1),
         };
         for (_, path) in paths {
-            let segment = Segment::open(&path)?;
+            let segment = Segment::open(&path).map_err(failed(&path))?;
             match segment.header()? {
                 Some(header) if header.identity == identity => found.chain.push((header, segment)),
-                // Made as a spare, or begun and not synced.
+                // Made as a spare, begun and not synced, or of an earlier log.
                 _ => found.free.push(segment),
             }
         }

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 use bytes::BufMut as _;
 
+use super::LogError;
 use crate::embedded::disk::Disk;
 
 /// Batches begin at multiples of this: the unit in which disks and page caches write.
@@ -61,13 +62,15 @@ impl SegmentHeader {
     }
 
     /// The header in the first block of a file; `None` if the segment is not in use.
-    pub(super) fn decode(block: &[u8]) -> Option<Self> {
-        let content = block.get(..HEADER_BYTES)?;
-        let sum = block.get(HEADER_BYTES..HEADER_BYTES + 4)?;
-        if crc32c::crc32c(content) != u32::from_be_bytes(sum.try_into().ok()?) {
-            return None;
+    /// A header is in one sector, so it is never torn.
+    fn decode(block: &[u8]) -> Result<Option<Self>, HeaderError> {
+        if block.iter().all(|byte| *byte == 0) {
+            return Ok(None);
         }
-        let mut input = content.strip_prefix(&MAGIC)?;
+        let (content, rest) = block
+            .split_at_checked(HEADER_BYTES)
+            .ok_or(HeaderError::Damaged)?;
+        let mut input = content.strip_prefix(&MAGIC).ok_or(HeaderError::Damaged)?;
         let mut take = |bytes: usize| {
             let (head, rest) = input.split_at(bytes);
             input = rest;
@@ -75,15 +78,29 @@ impl SegmentHeader {
             wide[16 - bytes..].copy_from_slice(head);
             u128::from_be_bytes(wide)
         };
-        let version = take(4);
-        let header = Self {
+        // Before the checksum: another version may have another header.
+        let version = take(4) as u32;
+        if version != VERSION {
+            return Err(HeaderError::Newer(version));
+        }
+        if !rest.starts_with(&crc32c::crc32c(content).to_be_bytes()) {
+            return Err(HeaderError::Damaged);
+        }
+        Ok(Some(Self {
             identity: LogIdentity(take(16)),
             epoch: take(8) as u64,
             salt: take(8) as u64,
             first: take(8) as u64,
-        };
-        (version == u128::from(VERSION)).then_some(header)
+        }))
     }
+}
+
+/// Why the header of a segment cannot be read.
+#[derive(Debug, PartialEq, Eq)]
+enum HeaderError {
+    Damaged,
+    /// This program does not know this version.
+    Newer(u32),
 }
 
 /// A file of the log.
@@ -160,11 +177,25 @@ impl Segment {
     }
 
     /// Its header, if it is in use.
-    pub(super) fn header(&self) -> io::Result<Option<SegmentHeader>> {
-        let mut block = Vec::with_capacity(BLOCK_BYTES);
-        let file = File::open(&self.path)?;
-        file.take(BLOCK_BYTES as u64).read_to_end(&mut block)?;
-        Ok(SegmentHeader::decode(&block))
+    pub(super) fn header(&self) -> Result<Option<SegmentHeader>, LogError> {
+        let path = || self.path.clone();
+        let read = || -> io::Result<Vec<u8>> {
+            let mut block = Vec::with_capacity(BLOCK_BYTES);
+            let file = File::open(&self.path)?;
+            file.take(BLOCK_BYTES as u64).read_to_end(&mut block)?;
+            Ok(block)
+        };
+        let block = read().map_err(|source| LogError::File {
+            path: path(),
+            source,
+        })?;
+        SegmentHeader::decode(&block).map_err(|error| match error {
+            HeaderError::Damaged => LogError::Header { path: path() },
+            HeaderError::Newer(version) => LogError::Newer {
+                path: path(),
+                version,
+            },
+        })
     }
 
     /// Begins a new use. It is durable with the first batch.
@@ -207,12 +238,16 @@ mod tests {
         };
         let block = header.encode();
         assert_eq!(block.len(), BLOCK_BYTES);
-        assert_eq!(SegmentHeader::decode(&block), Some(header));
+        assert_eq!(SegmentHeader::decode(&block), Ok(Some(header)));
         for place in 0..HEADER_BYTES + 4 {
             let mut damaged = block.clone();
             damaged[place] ^= 1;
-            assert_eq!(SegmentHeader::decode(&damaged), None, "byte {place}");
+            assert!(SegmentHeader::decode(&damaged).is_err(), "byte {place}");
+            let cut = SegmentHeader::decode(&block[..place]);
+            assert!(place == 0 || cut.is_err(), "cut at {place}");
         }
-        assert_eq!(SegmentHeader::decode(&vec![0; BLOCK_BYTES]), None);
+        for unused in [&[][..], &[0; BLOCK_BYTES]] {
+            assert_eq!(SegmentHeader::decode(unused), Ok(None));
+        }
     }
 }

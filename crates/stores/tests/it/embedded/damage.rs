@@ -315,6 +315,37 @@ async fn bits_flipped_in_the_log_never_make_a_wrong_record() {
     }
 }
 
+/// It cannot be torn, because it is in one sector. A segment whose header is damaged may
+/// have batches that were acknowledged, and the mark may be older.
+#[tokio::test]
+async fn a_segment_without_its_header_is_refused_by_its_name() {
+    const SECOND: &str = "log/segment-2";
+    let (home, image) = (directory(), directory());
+    let store = open(home.path(), &clock());
+    for number in 1..=140 {
+        complete(&store, number).await;
+    }
+    copy(home.path(), image.path());
+    fs::remove_file(image.path().join(MARK)).expect("removed");
+    let good = fs::read(image.path().join(SECOND)).expect("it is there");
+    assert_ne!(good[..BLOCK], [0; BLOCK], "it is in use");
+    for place in [0, 20, 50] {
+        let mut bad = good.clone();
+        bad[place] ^= 1;
+        fs::write(image.path().join(SECOND), bad).expect("written");
+        let refused = refusal(image.path());
+        assert!(refused.contains("segment-2"), "{refused}");
+    }
+    let mut newer = good.clone();
+    newer[11] = 2;
+    fs::write(image.path().join(SECOND), newer).expect("written");
+    let refused = EmbeddedStore::open(image.path(), clock()).map(drop);
+    let is_newer = matches!(refused, Err(OpenError::Newer { layout: 2, .. }));
+    assert!(is_newer, "{refused:?}");
+    fs::write(image.path().join(SECOND), good).expect("written");
+    assert!(is_replayed(&open(image.path(), &clock()), 140).await);
+}
+
 /// SQLite's own log is not synced; whatever is missing of it comes from the commit log.
 #[tokio::test]
 async fn a_cut_or_missing_log_of_sqlite_heals_from_the_commit_log() {
