@@ -18,6 +18,9 @@ const LAYOUT: i32 = 3;
 
 /// Statements that a connection keeps prepared: those of all buckets in use.
 const STATEMENTS_MAX: usize = 256;
+/// From this length on, SQLite's log is moved into the file; it is then cut to this
+/// length.
+pub(super) const WAL_BYTES: u64 = 32 << 20;
 /// Only an operator with the `sqlite3` tool may lock the file for a moment.
 const BUSY_MAX: Duration = Duration::from_secs(5);
 
@@ -39,7 +42,9 @@ pub(super) fn open_writer(
         db.pragma_update(None, "page_size", 4096)?;
         db.pragma_update(None, "journal_mode", "WAL")?;
         db.pragma_update(None, "synchronous", "FULL")?;
+        // SQLite would ignore a sync that fails in a checkpoint of its own.
         db.pragma_update(None, "wal_autocheckpoint", 0)?;
+        db.pragma_update(None, "journal_size_limit", WAL_BYTES.cast_signed())?;
         db.pragma_update(None, "cache_size", -16 * 1024)?;
         db.pragma_update(None, "temp_store", "MEMORY")?;
         if let Some(pages) = pages_max {
@@ -101,6 +106,13 @@ fn check_layout(db: &Connection, path: &Path) -> Result<(), OpenError> {
         }),
         _ => Err(OpenError::Foreign { path: path.into() }),
     }
+}
+
+/// How long SQLite's log is, which is a file of its own.
+pub(super) fn wal_bytes(db: &Connection) -> u64 {
+    let wal = db.path().map(|path| format!("{path}-wal"));
+    let wal = wal.and_then(|wal| std::fs::metadata(wal).ok());
+    wal.map_or(0, |wal| wal.len())
 }
 
 fn write_layout(db: &Connection, tables: &[&str]) -> rusqlite::Result<()> {

@@ -173,6 +173,9 @@ impl FillerThread {
                 // Sweeping needs no room, and may make room for what waits.
                 let swept = self.shared.check().and_then(|()| self.sweep(limit, now));
                 self.report_room();
+                if swept.is_ok() && self.transaction.wants_checkpoint() {
+                    self.checkpoint();
+                }
                 if self.is_stuck {
                     self.fill();
                 }
@@ -197,7 +200,7 @@ impl FillerThread {
                     self.filled = changes.through;
                     self.report_room();
                     self.report(Command::Filled(changes.clone()));
-                    if changes.wants_checkpoint {
+                    if changes.wants_checkpoint || self.transaction.wants_checkpoint() {
                         self.checkpoint();
                     }
                 }

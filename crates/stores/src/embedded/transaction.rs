@@ -12,6 +12,7 @@ use rusqlite::{CachedStatement, Connection, OptionalExtension as _, params};
 use super::bucket::{BucketEnd, Buckets, Family, OperationBucket, ReplyBucket, Tally};
 use super::effect::{DocumentChange, Unkept};
 use super::error::{Error, Result};
+use super::file;
 use super::filter::Filter;
 use super::index::{self, Merge};
 use super::overlay::{UnfilledOperation, UnfilledRequest};
@@ -75,6 +76,12 @@ impl Transaction {
             Ok(is_busy == 0 && pages == moved)
         });
         Ok(moved?)
+    }
+
+    /// Whether SQLite's log is so long that it is to be moved into the file, whatever
+    /// wrote it.
+    pub(super) fn wants_checkpoint(&self) -> bool {
+        file::wal_bytes(&self.db) > file::WAL_BYTES
     }
 
     /// How many bytes the file may still grow by; `None` if only the disk limits it.
@@ -540,7 +547,6 @@ fn over_ms(record: &Record) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::file;
     use super::*;
 
     /// Two classes with the same load are sealed in the same transactions.

@@ -37,6 +37,25 @@ async fn sweeping_returns_how_many_it_reclaimed_and_leaves_no_table() {
     assert_eq!(tables(home.path()), Vec::<String>::new());
 }
 
+/// Without other traffic nothing else moves what SQLite logs into the file.
+#[tokio::test]
+async fn sweeping_leaves_the_log_of_sqlite_bounded() {
+    const OPERATIONS: u64 = 8_000;
+    const WAL_BYTES_MAX: u64 = 33 << 20;
+    let (home, clock) = (directory(), clock());
+    let store = open(home.path(), &clock);
+    let all = (1..=OPERATIONS).map(|number| complete(&store, number));
+    futures_util::future::join_all(all).await;
+    store.stats().await.expect("it is filled");
+    clock.advance(DAY + DAY);
+    let wal = home.path().join("onceward.db-wal");
+    for _ in 0..OPERATIONS {
+        assert_eq!(store.sweep(1).await.expect("swept"), 1);
+        let bytes = std::fs::metadata(&wal).expect("it is there").len();
+        assert!(bytes < WAL_BYTES_MAX, "{bytes}");
+    }
+}
+
 #[tokio::test]
 async fn released_keys_are_reclaimed_too() {
     let (home, clock) = (directory(), clock());
