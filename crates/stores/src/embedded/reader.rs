@@ -81,11 +81,13 @@ impl Readers {
         .await
     }
 
-    /// A page of a listing, from one snapshot of the file.
+    /// A page of a listing, from one snapshot of the file. A listing that finds little
+    /// may read all of the file. It ends when its caller gives up, because no checkpoint
+    /// passes its snapshot.
     pub(super) async fn list(&self, filter: Filter, ask: PageRequest) -> Result<Page, StoreError> {
-        self.read(move |db, shared| {
+        self.read_for(move |db, shared, is_gone| {
             let snapshot = db.unchecked_transaction()?;
-            PageReader::new(&filter, ask).read_all(&snapshot, shared)
+            PageReader::new(&filter, ask, is_gone).read_all(&snapshot, shared)
         })
         .await
     }
@@ -122,12 +124,20 @@ impl Readers {
         &self,
         act: impl FnOnce(&Connection, &Shared) -> Result<T> + Send + 'static,
     ) -> Result<T, StoreError> {
+        self.read_for(move |db, shared, _| act(db, shared)).await
+    }
+
+    /// A read that can ask whether its caller is gone.
+    async fn read_for<T: Send + 'static>(
+        &self,
+        act: impl FnOnce(&Connection, &Shared, &dyn Fn() -> bool) -> Result<T> + Send + 'static,
+    ) -> Result<T, StoreError> {
         let (to, answered) = responder();
         let read = move |db: &Connection, shared: &Shared| {
             if to.is_gone() {
                 return;
             }
-            let answer = act(db, shared).map_err(StoreError::from);
+            let answer = act(db, shared, &|| to.is_gone()).map_err(StoreError::from);
             Outbox::default().add(to, answer, |_| {});
         };
         let reads = self.reads.as_ref().ok_or(Error::Closed)?;
@@ -190,15 +200,18 @@ fn read_documents(
 /// The newest records that match, gathered table by table.
 struct PageReader<'a> {
     filter: &'a Filter,
+    /// Whether nobody waits for the page.
+    is_gone: &'a dyn Fn() -> bool,
     limit: usize,
     before: u64,
     found: Vec<(u64, Arc<Record>)>,
 }
 
 impl<'a> PageReader<'a> {
-    fn new(filter: &'a Filter, ask: PageRequest) -> Self {
+    fn new(filter: &'a Filter, ask: PageRequest, is_gone: &'a dyn Fn() -> bool) -> Self {
         Self {
             filter,
+            is_gone,
             limit: ask.limit.min(PAGE_MAX),
             before: ask.after.map_or(i64::MAX as u64, |cursor| cursor.0),
             found: Vec::new(),
@@ -253,11 +266,15 @@ impl<'a> PageReader<'a> {
         ])?;
         let mut taken = 0;
         while taken <= self.limit
+            && !(self.is_gone)()
             && let Some(row) = rows.next().map_err(Error::from_read)?
         {
             let id: i64 = row.get(0)?;
-            let bytes = row.get_ref(1)?.as_blob().map_err(rusqlite::Error::from)?;
-            let replied: Option<i64> = row.get(2)?;
+            let record = row.get_ref(2)?.as_blob_or_null();
+            let Some(bytes) = record.map_err(rusqlite::Error::from)? else {
+                continue;
+            };
+            let replied: Option<i64> = row.get(1)?;
             let replied = replied.map(|end| BucketEnd(end.cast_unsigned()));
             if let Some(record) = self.matching(bytes, replied, shared)? {
                 self.found.push((id.cast_unsigned(), record));
@@ -322,4 +339,42 @@ fn stored_states(state: Option<State>) -> (Option<State>, Option<State>) {
 
 fn has_table(db: &Connection, table: &str) -> Result<bool> {
     Ok(db.table_exists(None, table)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use onceward_core::clock::{ManualClock, Timestamp};
+
+    use super::super::Limits;
+    use super::super::effect::tests::record;
+    use super::*;
+
+    #[test]
+    fn a_listing_that_finds_nothing_ends_with_its_caller() {
+        let home = tempfile::tempdir().expect("a directory");
+        let db = file::open_writer(&home.path().join("onceward.db"), None, None).expect("opened");
+        for number in 1..=10 {
+            let record = wire::encode_record(&record(number));
+            let number = number.cast_signed();
+            let row = params![number, 0, "", "", "", "", "running", 0, None::<i64>, record];
+            db.execute(sql::OPEN_INSERT, row).expect("inserted");
+        }
+        let clock = Arc::new(ManualClock::new(Timestamp::default()));
+        let shared = Shared::new(clock, &Limits::default());
+        let mut filter = Filter::default();
+        filter.key = Some("nosuch".into());
+        let asked = Cell::new(0);
+        let rows_read = |rows_max: usize| {
+            asked.set(0);
+            let is_gone = || asked.replace(asked.get() + 1) >= rows_max;
+            let page = PageReader::new(&filter, PageRequest::first(5), &is_gone);
+            let page = page.read_all(&db, &shared).expect("it reads");
+            assert!(page.records.is_empty() && page.next.is_none());
+            asked.get() - 1
+        };
+        assert_eq!(rows_read(usize::MAX), 10);
+        assert_eq!(rows_read(3), 3);
+    }
 }
