@@ -19,6 +19,7 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use super::address::Pooler;
 use super::driver::{Cells, Driver as _, Statement, Value};
 use super::error::Error;
+use super::row::ClaimRows;
 use super::session::Session;
 use super::statements::BatchStatement;
 use crate::mailbox::{Outbox, Responder, responder};
@@ -47,7 +48,7 @@ pub(crate) struct BatchStep {
     /// steps. A row that begins with a digest answers every step whose first value is
     /// that digest.
     pub(crate) mark: Option<Value>,
-    /// The query that undoes the step if its caller has gone.
+    /// The query that takes back a claim that was granted, if its caller has gone.
     pub(crate) otherwise: Option<Query>,
 }
 
@@ -208,7 +209,9 @@ impl BatchSender {
         let PendingStep { step, answer: to } = asked;
         let executor = self.executor.clone();
         outbox.add(to, answer, move |unheard| {
-            if let (Ok(Some(_)), Some(otherwise)) = (unheard, step.otherwise) {
+            if let (Ok(Some(row)), Some(otherwise)) = (unheard, step.otherwise)
+                && is_granted(&row)
+            {
                 let undoing = executor.clone();
                 executor.spawn(async move { undoing.undo(&otherwise).await });
             }
@@ -245,6 +248,11 @@ impl BatchSender {
             (_, Err(error)) => Err(BatchFailure::Unsure(error)),
         }
     }
+}
+
+/// Whether a row of grant.sql is a grant: the row of a known key has no fence.
+fn is_granted(row: &Cells) -> bool {
+    row.get(1) != Some(&Value::Null)
 }
 
 /// Runs statements on connections of the pool.
@@ -316,8 +324,8 @@ impl Executor {
         said.unwrap_or(Err(Error::TooSlow(FOLLOW_MAX)))
     }
 
-    /// The same, followed to its end: if it returned a row and the caller has gone,
-    /// `otherwise` is run.
+    /// The same for a claim, followed to its end: if it was granted and the caller has
+    /// gone, `otherwise` is run.
     pub(crate) async fn run_or_undo(
         self: &Arc<Self>,
         said: Query,
@@ -328,7 +336,7 @@ impl Executor {
         self.spawn(async move {
             let rows = executor.run(&said.statement, &said.values).await;
             if let Err(Ok(unheard)) = answer.send(rows)
-                && !unheard.is_empty()
+                && ClaimRows::read(unheard).map_or(true, |found| found.granted.is_some())
             {
                 executor.undo(&otherwise).await;
             }
