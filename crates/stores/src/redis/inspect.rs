@@ -92,7 +92,7 @@ impl RedisStore {
             let _permit = self.changes.acquire().await;
             self.change_record(id, judge).await?
         };
-        self.recent.outlast(changed).await;
+        self.recent.outlast().await;
         Ok(changed)
     }
 

@@ -45,7 +45,7 @@ impl PostgresStore {
             })
             .await?;
         let changed = changed.unwrap_or(Changed::Absent);
-        self.recent.outlast(changed).await;
+        self.recent.outlast().await;
         Ok(changed)
     }
 }
