@@ -194,7 +194,7 @@ impl Shared {
 enum Sighting {
     /// It finished.
     Finished(Arc<Record>),
-    /// The database did not have it when so many fills were done.
+    /// Absent from the database as of this count of fills.
     Absent(u64),
     /// The writer must be asked.
     Unclear,

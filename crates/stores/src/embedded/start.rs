@@ -300,7 +300,7 @@ fn fill(db: &Connection, shared: &Shared, stop: &AtomicBool) {
 }
 
 /// Adds the keys of all leaves. Those of the tail were added when it was read, and
-/// the writer adds what it seals meanwhile.
+/// the filler adds what it seals meanwhile.
 fn fill_one(db: &Connection, bucket: &OperationBucket, stop: &AtomicBool) -> Result<()> {
     let mut statement = db.prepare(&bucket.index_read).map_err(Error::from_read)?;
     let mut rows = statement.query([]).map_err(Error::from_read)?;

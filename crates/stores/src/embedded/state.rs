@@ -29,9 +29,9 @@ pub(super) struct State {
     changes: Changes,
     /// Open operations that changed since the last fill.
     changed: Vec<Digest>,
-    /// What the database has and the overlay has still, and how much of the first is
-    /// done.
+    /// Changes that the database has and whose operations are still in the overlay.
     retiring: VecDeque<Arc<Changes>>,
+    /// How many operations of the first of them have left the overlay.
     retired: usize,
 }
 
