@@ -13,14 +13,14 @@ use std::time::Duration;
 
 use onceward_core::clock::Timestamp;
 use onceward_core::store::StoreError;
+use tokio::time::Instant;
 
 use super::Shared;
 use super::error::{Error, Result};
-use super::inbox::Inbox;
 use super::log::SpareSegment;
 use super::state::Changes;
 use super::transaction::Transaction;
-use super::writer::{Command, Responder};
+use super::writer::{Report, Responder, WriterInbox};
 use crate::mailbox::Outbox;
 
 /// The longest that a change waits for its fill: other programs that read the file see
@@ -32,6 +32,8 @@ const FILL_INTERVAL: Duration = Duration::from_secs(1);
 const FILLER_NICE: i32 = 10;
 /// The pause before a fill that failed is tried again.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
+/// A reader that keeps the log from being given back for this long is worth a warning.
+const BLOCKED_WARNING: Duration = Duration::from_secs(10);
 
 /// The result of one slice of a sweep.
 #[derive(Clone, Copy, Debug)]
@@ -68,7 +70,7 @@ impl Filler {
         filled: u64,
         pages_max: Option<u32>,
         shared: Arc<Shared>,
-        writer: Arc<Inbox<Command>>,
+        writer: Arc<WriterInbox>,
     ) -> std::io::Result<Self> {
         let (jobs, inbox) = channel();
         let state = FillerThread {
@@ -78,9 +80,10 @@ impl Filler {
             writer,
             waiting: VecDeque::new(),
             is_stuck: false,
-            reminds: false,
+            remind_at: None,
             filled,
             checkpointed: 0,
+            blocked: Blocked::No,
         };
         let thread = std::thread::Builder::new()
             .name("onceward-filler".into())
@@ -124,15 +127,25 @@ struct FillerThread {
     transaction: Transaction,
     pages_max: Option<u32>,
     shared: Arc<Shared>,
-    writer: Arc<Inbox<Command>>,
+    writer: Arc<WriterInbox>,
     waiting: VecDeque<Arc<Changes>>,
     /// Whether the first of what waits could not be written.
     is_stuck: bool,
-    reminds: bool,
+    /// When the writer is to be reminded of the next fill.
+    remind_at: Option<Instant>,
     /// The last batch that is in the database.
     filled: u64,
     /// The last batch that is synced into the database file.
     checkpointed: u64,
+    blocked: Blocked,
+}
+
+/// Whether a reader keeps checkpoints from taking over all that is filled.
+enum Blocked {
+    No,
+    Since(Instant),
+    /// For long, as the log says.
+    Told,
 }
 
 impl FillerThread {
@@ -140,10 +153,13 @@ impl FillerThread {
         lower_priority();
         self.checkpoint();
         loop {
-            let pause = match (self.is_stuck, self.reminds) {
-                (true, _) => Some(RETRY_PAUSE),
-                (false, true) => Some(FILL_INTERVAL),
-                (false, false) => None,
+            let reminder = self
+                .remind_at
+                .map(|at| at.saturating_duration_since(Instant::now()));
+            let pause = if self.is_stuck {
+                Some(RETRY_PAUSE)
+            } else {
+                reminder
             };
             let job = match pause {
                 Some(pause) => inbox.recv_timeout(pause),
@@ -153,8 +169,8 @@ impl FillerThread {
                 Ok(job) => self.perform(job),
                 Err(RecvTimeoutError::Timeout) if self.is_stuck => self.fill(),
                 Err(RecvTimeoutError::Timeout) => {
-                    self.reminds = false;
-                    self.report(Command::FillDue);
+                    self.remind_at = None;
+                    self.report(Report::FillDue);
                 }
                 Err(RecvTimeoutError::Disconnected) => break,
             }
@@ -181,9 +197,9 @@ impl FillerThread {
                 }
                 Outbox::default().add(to, swept.map_err(StoreError::from), |_| {});
             }
-            Job::Spare(spare) => self.report(Command::Spare(spare.create())),
+            Job::Spare(spare) => self.report(Report::Spare(spare.create())),
             Job::Checkpoint => self.checkpoint(),
-            Job::Remind => self.reminds = true,
+            Job::Remind => self.remind_at = Some(Instant::now() + FILL_INTERVAL),
         }
     }
 
@@ -191,7 +207,7 @@ impl FillerThread {
     fn fill(&mut self) {
         while let Some(changes) = self.waiting.front().cloned() {
             if let Err(error) = self.shared.check() {
-                return self.report(Command::FillFailed(Arc::new(error)));
+                return self.report(Report::FillFailed(Arc::new(error)));
             }
             match self.transaction.fill(&changes) {
                 Ok(()) => {
@@ -199,7 +215,7 @@ impl FillerThread {
                     self.is_stuck = false;
                     self.filled = changes.through;
                     self.report_room();
-                    self.report(Command::Filled(changes.clone()));
+                    self.report(Report::Filled(changes.clone()));
                     if changes.wants_checkpoint || self.transaction.wants_checkpoint() {
                         self.checkpoint();
                     }
@@ -218,22 +234,41 @@ impl FillerThread {
         if error.is_final() {
             self.shared.fail(error.clone());
         }
-        self.report(Command::FillFailed(error));
+        self.report(Report::FillFailed(error));
     }
 
     fn checkpoint(&mut self) {
         match self.transaction.checkpoint() {
-            Ok(true) if self.filled > self.checkpointed => {
-                self.checkpointed = self.filled;
-                self.report(Command::Checkpointed(self.filled));
+            Ok(true) => {
+                self.blocked = Blocked::No;
+                if self.filled > self.checkpointed {
+                    self.checkpointed = self.filled;
+                    self.report(Report::Checkpointed(self.filled));
+                }
             }
             // A reader still needs a part; the next fill tries again.
-            Ok(_) => {}
+            Ok(false) => {
+                self.warn_if_blocked_for_long();
+                self.report(Report::CheckpointBlocked);
+            }
             Err(error) => {
                 let error = Arc::new(error);
                 self.shared.report_checkpoint(&error);
-                self.report(Command::CheckpointFailed(error));
+                self.report(Report::CheckpointFailed(error));
             }
+        }
+    }
+
+    fn warn_if_blocked_for_long(&mut self) {
+        match self.blocked {
+            Blocked::No => self.blocked = Blocked::Since(Instant::now()),
+            Blocked::Since(start) if start.elapsed() >= BLOCKED_WARNING => {
+                self.blocked = Blocked::Told;
+                tracing::warn!(
+                    "a program reads the database of the embedded store in a long transaction; its commit log grows until that ends"
+                );
+            }
+            Blocked::Since(_) | Blocked::Told => {}
         }
     }
 
@@ -260,9 +295,9 @@ impl FillerThread {
         }
     }
 
-    fn report(&self, command: Command) {
+    fn report(&self, report: Report) {
         // A store that is closing needs no reports.
-        self.writer.push(command);
+        self.writer.report(report);
     }
 
     fn close(mut self) {

@@ -1,104 +1,103 @@
-//! The commands that wait for the writer.
+//! What waits for the writer: the commands of callers, and the reports of the filler.
 //!
-//! A caller takes a place before it leaves a command, so that the number of waiting
-//! commands is bounded and none is refused. This is not a channel of tokio: a channel
-//! ends with its last sender, and a command that waits for the end of a turn would hold
-//! one. A store that is dropped in that turn, on the same thread, would then wait for
-//! itself.
+//! A caller takes a place before it leaves a command, and the command keeps the place
+//! until it is done. So the number of commands in memory is bounded, and none is
+//! refused. Reports take no place and can be read alone: they tell of room that the
+//! commands wait for.
+//!
+//! This is not a channel of tokio: a channel ends with its last sender, and a command
+//! that waits for the end of a turn would hold one. A store that is dropped in that
+//! turn, on the same thread, would then wait for itself.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// The queue of one writer, for commands of type `T`.
-pub(super) struct Inbox<T> {
-    queue: Mutex<Queue<T>>,
+/// The queues of one writer, for commands of type `C` and reports of type `R`.
+pub(super) struct Inbox<C, R> {
+    queue: Mutex<Queue<C, R>>,
     arrived: Condvar,
-    places: Semaphore,
+    places: Arc<Semaphore>,
 }
 
-struct Queue<T> {
-    commands: Vec<T>,
-    /// How many of them take a place.
-    placed: usize,
+struct Queue<C, R> {
+    commands: Vec<Placed<C>>,
+    reports: Vec<R>,
     is_closed: bool,
     /// Whether the writer sleeps: only then it is woken, which takes a system call.
     is_asleep: bool,
 }
 
-impl<T> Inbox<T> {
-    /// A queue of at most `places` commands of callers.
+/// A place for one command.
+pub(super) type Place = OwnedSemaphorePermit;
+
+/// A command with its place, which is free again when this is dropped.
+pub(super) struct Placed<C> {
+    pub(super) command: C,
+    _place: Place,
+}
+
+/// What the writer took.
+pub(super) struct Taken<C, R> {
+    pub(super) commands: Vec<Placed<C>>,
+    pub(super) reports: Vec<R>,
+}
+
+impl<C, R> Taken<C, R> {
+    /// Nothing, with memory for as many commands.
+    pub(super) fn with_capacity(commands: usize) -> Self {
+        Self {
+            commands: Vec::with_capacity(commands),
+            reports: Vec::new(),
+        }
+    }
+}
+
+impl<C, R> Inbox<C, R> {
+    /// Queues with at most `places` commands.
     pub(super) fn new(places: usize) -> Arc<Self> {
         Arc::new(Self {
             queue: Mutex::new(Queue {
                 commands: Vec::new(),
-                placed: 0,
+                reports: Vec::new(),
                 is_closed: false,
                 is_asleep: false,
             }),
             arrived: Condvar::new(),
-            places: Semaphore::new(places),
+            places: Arc::new(Semaphore::new(places)),
         })
     }
 
-    /// Waits for a place; `None` where the queue is closed.
-    pub(super) async fn place(self: &Arc<Self>) -> Option<Place<T>> {
-        self.places.acquire().await.ok()?.forget();
-        Some(Place(Some(self.clone())))
+    /// Waits for a place; `None` where the inbox is closed.
+    pub(super) async fn place(&self) -> Option<Place> {
+        self.places.clone().acquire_owned().await.ok()
     }
 
-    /// Adds a command without a place: those of the store's own threads are few. A
-    /// closed queue drops it.
-    pub(super) fn push(&self, command: T) {
-        self.add(command, 0);
+    /// Leaves a command. A closed inbox drops it.
+    pub(super) fn leave(&self, command: C, place: Place) {
+        self.add(
+            |queue| &mut queue.commands,
+            Placed {
+                command,
+                _place: place,
+            },
+        );
     }
 
-    /// Takes the commands that wait, at most `most`, and sleeps while there are none.
-    /// Returns whether there are any: not in a closed queue that is empty.
-    pub(super) fn take(&self, most: usize, batch: &mut Vec<T>) -> bool {
-        let mut queue = self.queue();
-        while queue.commands.is_empty() && !queue.is_closed {
-            queue.is_asleep = true;
-            queue = (self.arrived.wait(queue)).unwrap_or_else(PoisonError::into_inner);
-        }
-        queue.is_asleep = false;
-        match queue.commands.len() <= most && batch.is_empty() {
-            true => std::mem::swap(&mut queue.commands, batch),
-            false => {
-                let most = most.min(queue.commands.len());
-                batch.extend(queue.commands.drain(..most));
-            }
-        }
-        let freed = batch.len().min(queue.placed);
-        queue.placed -= freed;
-        drop(queue);
-        self.places.add_permits(freed);
-        !batch.is_empty()
+    /// Adds a report. A closed inbox drops it.
+    pub(super) fn report(&self, report: R) {
+        self.add(|queue| &mut queue.reports, report);
     }
 
-    /// Takes no further commands.
-    pub(super) fn close(&self) {
-        self.queue().is_closed = true;
-        self.places.close();
-        self.arrived.notify_one();
-    }
-
-    /// Closes the queue and drops the commands that wait.
-    pub(super) fn discard(&self) {
-        self.close();
-        let waiting = std::mem::take(&mut self.queue().commands);
-        drop(waiting);
-    }
-
-    fn add(&self, command: T, places: usize) {
+    fn add<T>(&self, list: impl FnOnce(&mut Queue<C, R>) -> &mut Vec<T>, one: T) {
         let mut queue = self.queue();
         if queue.is_closed {
+            // Dropping it may wake a caller, which needs no lock.
             drop(queue);
-            drop(command);
-            return;
+            return drop(one);
         }
-        queue.commands.push(command);
-        queue.placed += places;
+        list(&mut queue).push(one);
         let is_asleep = std::mem::take(&mut queue.is_asleep);
         drop(queue);
         if is_asleep {
@@ -106,28 +105,62 @@ impl<T> Inbox<T> {
         }
     }
 
-    fn queue(&self) -> MutexGuard<'_, Queue<T>> {
+    /// Takes all reports and the commands that wait, at most `most`; sleeps while there
+    /// are neither. Returns whether there are any: not in a closed inbox that is empty.
+    pub(super) fn take(&self, most: usize, taken: &mut Taken<C, R>) -> bool {
+        let mut queue = self.queue();
+        while queue.commands.is_empty() && queue.reports.is_empty() && !queue.is_closed {
+            queue.is_asleep = true;
+            queue = (self.arrived.wait(queue)).unwrap_or_else(PoisonError::into_inner);
+        }
+        queue.is_asleep = false;
+        taken.reports.append(&mut queue.reports);
+        if queue.commands.len() <= most && taken.commands.is_empty() {
+            std::mem::swap(&mut queue.commands, &mut taken.commands);
+        } else {
+            let most = most.min(queue.commands.len());
+            taken.commands.extend(queue.commands.drain(..most));
+        }
+        !taken.commands.is_empty() || !taken.reports.is_empty()
+    }
+
+    /// Takes the reports alone; waits this long for one.
+    pub(super) fn take_reports(&self, within: Duration) -> Vec<R> {
+        let waits = |queue: &mut Queue<C, R>| {
+            queue.is_asleep = queue.reports.is_empty() && !queue.is_closed;
+            queue.is_asleep
+        };
+        let woken = self.arrived.wait_timeout_while(self.queue(), within, waits);
+        let mut queue = woken.unwrap_or_else(PoisonError::into_inner).0;
+        queue.is_asleep = false;
+        std::mem::take(&mut queue.reports)
+    }
+
+    /// Whether nothing waits.
+    pub(super) fn is_empty(&self) -> bool {
+        let queue = self.queue();
+        queue.commands.is_empty() && queue.reports.is_empty()
+    }
+
+    /// Takes no further commands and reports.
+    pub(super) fn close(&self) {
+        self.queue().is_closed = true;
+        self.places.close();
+        self.arrived.notify_one();
+    }
+
+    /// Closes the inbox and drops what waits.
+    pub(super) fn discard(&self) {
+        self.close();
+        let mut queue = self.queue();
+        let commands = std::mem::take(&mut queue.commands);
+        let reports = std::mem::take(&mut queue.reports);
+        drop(queue);
+        drop((commands, reports));
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue<C, R>> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// A place for one command; dropped without a command, it is free again.
-pub(super) struct Place<T>(Option<Arc<Inbox<T>>>);
-
-impl<T> Place<T> {
-    /// Leaves the command. A closed queue drops it.
-    pub(super) fn leave(mut self, command: T) {
-        if let Some(inbox) = self.0.take() {
-            inbox.add(command, 1);
-        }
-    }
-}
-
-impl<T> Drop for Place<T> {
-    fn drop(&mut self) {
-        if let Some(inbox) = &self.0 {
-            inbox.places.add_permits(1);
-        }
     }
 }
 
@@ -139,77 +172,105 @@ mod tests {
 
     use super::*;
 
-    fn place(inbox: &Arc<Inbox<usize>>) -> Option<Place<usize>> {
+    type TestInbox = Inbox<usize, &'static str>;
+
+    fn place(inbox: &TestInbox) -> Option<Place> {
         inbox.place().now_or_never().expect("there is a place")
+    }
+
+    fn leave(inbox: &TestInbox, number: usize) {
+        inbox.leave(number, place(inbox).expect("it is open"));
+    }
+
+    /// The next commands, at most so many, and the reports.
+    fn take(inbox: &TestInbox, most: usize) -> (Vec<usize>, Vec<&'static str>) {
+        let mut taken = Taken::with_capacity(0);
+        inbox.take(most, &mut taken);
+        let commands = taken.commands.into_iter().map(|placed| placed.command);
+        (commands.collect(), taken.reports)
     }
 
     #[test]
     fn commands_are_taken_in_their_order_and_at_most_so_many() {
-        let inbox = Inbox::new(10);
+        let inbox = TestInbox::new(10);
         for number in 0..5 {
-            place(&inbox).expect("it is open").leave(number);
+            leave(&inbox, number);
         }
-        let mut batch = Vec::new();
-        assert!(inbox.take(3, &mut batch));
-        assert_eq!(batch, [0, 1, 2]);
-        batch.clear();
-        inbox.push(5);
-        assert!(inbox.take(3, &mut batch));
-        assert_eq!(batch, [3, 4, 5]);
+        assert_eq!(take(&inbox, 3), (vec![0, 1, 2], vec![]));
+        leave(&inbox, 5);
+        inbox.report("filled");
+        assert_eq!(take(&inbox, 3), (vec![3, 4, 5], vec!["filled"]));
     }
 
     #[test]
-    fn caller_waits_until_a_place_is_taken_or_given_back() {
-        let inbox = Inbox::new(2);
+    fn a_command_keeps_its_place_until_it_is_done() {
+        let inbox = TestInbox::new(2);
         let unused = place(&inbox);
-        place(&inbox).expect("it is open").leave(1);
+        leave(&inbox, 1);
         let mut third = Box::pin(inbox.place());
         assert!(third.as_mut().now_or_never().is_none());
         drop(unused);
         assert!(third.as_mut().now_or_never().flatten().is_some());
-        let mut batch = Vec::new();
-        assert!(inbox.take(9, &mut batch));
+        leave(&inbox, 2);
+        let mut taken = Taken::with_capacity(0);
+        assert!(inbox.take(9, &mut taken));
+        assert!(inbox.place().now_or_never().is_none(), "both are held");
+        drop(taken);
         let both = [place(&inbox), place(&inbox)];
         assert!(both.iter().all(Option::is_some));
         assert!(inbox.place().now_or_never().is_none(), "no place was made");
     }
 
     #[test]
-    fn closed_queue_gives_what_waits_and_takes_nothing_more() {
-        let inbox = Inbox::new(2);
+    fn reports_are_read_while_commands_wait() {
+        let inbox = TestInbox::new(2);
+        leave(&inbox, 1);
+        assert!(inbox.take_reports(Duration::ZERO).is_empty());
+        let filler = thread::spawn({
+            let inbox = inbox.clone();
+            move || inbox.report("checkpointed")
+        });
+        let reports = inbox.take_reports(Duration::from_secs(60));
+        filler.join().expect("no panic");
+        assert_eq!(reports, ["checkpointed"]);
+        assert_eq!(take(&inbox, 9), (vec![1], vec![]));
+        assert!(inbox.is_empty());
+    }
+
+    #[test]
+    fn closed_inbox_gives_what_waits_and_takes_nothing_more() {
+        let inbox = TestInbox::new(2);
         let late = place(&inbox).expect("it is open");
-        place(&inbox).expect("it is open").leave(1);
+        leave(&inbox, 1);
         inbox.close();
-        late.leave(2);
-        inbox.push(3);
+        inbox.leave(2, late);
+        inbox.report("filled");
         assert!(place(&inbox).is_none());
-        let mut batch = Vec::new();
-        assert!(inbox.take(9, &mut batch));
-        assert_eq!(batch, [1]);
-        batch.clear();
-        assert!(!inbox.take(9, &mut batch));
+        assert_eq!(take(&inbox, 9), (vec![1], vec![]));
+        assert!(!inbox.take(9, &mut Taken::with_capacity(0)));
     }
 
     #[test]
     fn sleeping_writer_is_woken_by_a_command_and_by_the_end() {
-        let inbox = Inbox::new(2);
+        let inbox = TestInbox::new(2);
         let writer = thread::spawn({
             let inbox = inbox.clone();
             move || {
-                let (mut all, mut batch) = (Vec::new(), Vec::new());
-                while inbox.take(1, &mut batch) {
-                    all.append(&mut batch);
+                let (mut all, mut taken) = (Vec::new(), Taken::with_capacity(0));
+                while inbox.take(1, &mut taken) {
+                    all.extend(taken.commands.drain(..).map(|placed| placed.command));
                 }
                 all
             }
         });
         for number in 0..100 {
-            let place = inbox.place().now_or_never();
-            match place.flatten() {
-                Some(place) => place.leave(number),
-                None => inbox.push(number),
-            }
-            thread::yield_now();
+            let place = loop {
+                match inbox.place().now_or_never() {
+                    Some(place) => break place.expect("it is open"),
+                    None => thread::yield_now(),
+                }
+            };
+            inbox.leave(number, place);
         }
         inbox.close();
         let taken = writer.join().expect("no panic");

@@ -49,9 +49,6 @@ pub(super) struct Steps {
     after_commit: Vec<AfterCommit>,
     /// The time of the last batch.
     pub(super) latest: Timestamp,
-    /// Whether a commit waits for room on the disk. While the store is opened it does
-    /// not: the operator gets an error instead of a process that hangs.
-    pub(super) waits_for_room: bool,
 }
 
 /// Effects that follow once the batch is durable.
@@ -117,18 +114,17 @@ impl Steps {
             shared,
             after_commit: Vec::new(),
             latest: Timestamp::default(),
-            waits_for_room: false,
         }
     }
 
-    /// Makes all steps since the last commit durable, then acts on them.
+    /// Makes all steps since the last commit durable, then acts on them. Where the disk
+    /// has no room ([`Error::Full`]), they wait for the next commit.
     pub(super) fn commit(&mut self) -> Result<()> {
         if self.log.is_empty() {
             return Ok(());
         }
         let now = self.now();
-        let gives_up = || !self.waits_for_room || self.shared.is_closing();
-        self.log.commit(now, gives_up)?;
+        self.log.commit(now)?;
         self.latest = now;
         for after_commit in self.after_commit.drain(..) {
             match after_commit {

@@ -6,7 +6,9 @@
 //! command is answered at once if nothing that it may have seen waits to be durable.
 //!
 //! Now and then the writer hands what has changed to the filler. At the bounds of the
-//! log and of what is not filled, new work waits for the filler; settlements do not.
+//! log and of what is not filled, new work waits for the filler; settlements do not. A
+//! commit that finds no room on the disk waits too, and heeds the filler meanwhile: what
+//! it gives back of the log may be the room.
 
 use std::collections::VecDeque;
 use std::io;
@@ -26,7 +28,7 @@ use onceward_core::store::{
 use super::Shared;
 use super::error::{Error, Result};
 use super::fill::{Filler, Job, SweepSlice};
-use super::inbox::Inbox;
+use super::inbox::{Inbox, Placed, Taken};
 use super::log::{ENTRY_BYTES_MAX, SEGMENT_BYTES, Segment};
 use super::state::{Changes, Retired};
 use super::steps::{Reach, Steps};
@@ -45,12 +47,12 @@ const FILL_BYTES: u64 = 8 << 20;
 const FILL_LOG_BYTES: u64 = SEGMENT_BYTES;
 /// The most changes that are not filled before new work waits.
 const UNFILLED_BYTES_MAX: u64 = 6 * FILL_BYTES;
-/// How many finished operations leave the overlay after a batch.
-const RETIRED_PER_BATCH: usize = 256;
+/// How many finished operations leave the overlay at a time.
+const RETIRED_PER_STEP: usize = 256;
+/// The longest pause before a commit that found no room is tried again.
+const FULL_PAUSE: Duration = Duration::from_millis(50);
 /// What a running operation needs in the database to settle.
 const SETTLEMENT_BYTES: u64 = 1 << 10;
-/// What it needs in the log, alone in a batch.
-const SETTLEMENT_LOG_BYTES: u64 = ENTRY_BYTES_MAX;
 /// The log's room that settlements have to themselves: however few run, and however
 /// many, because many share their batches.
 const SETTLEMENTS_BYTES: std::ops::RangeInclusive<u64> = (64 << 10)..=(32 << 20);
@@ -90,26 +92,36 @@ pub(super) enum Command {
     Stats(Responder<Stats>),
     /// Answered when the database has everything up to now.
     Fill(Responder<()>),
-    /// From the filler: a change has waited long enough.
+}
+
+/// What the filler reports.
+pub(super) enum Report {
+    /// A change has waited long enough.
     FillDue,
-    /// From the filler: the database has these changes.
+    /// The database has these changes.
     Filled(Arc<Changes>),
-    /// From the filler: changes could not be written; they are tried again.
+    /// Changes could not be written; they are tried again.
     FillFailed(Arc<Error>),
-    /// From the filler: everything up to this batch is synced into the database file.
+    /// Everything up to this batch is synced into the database file.
     Checkpointed(u64),
-    /// From the filler: nothing can be given back of the log now.
+    /// A reader of the database keeps the log from being given back.
+    CheckpointBlocked,
+    /// Nothing can be given back of the log now.
     CheckpointFailed(Arc<Error>),
-    /// From the filler: a segment for the log.
+    /// A segment for the log.
     Spare(io::Result<Segment>),
 }
 
+/// The inbox of the writer.
+pub(super) type WriterInbox = Inbox<Command, Report>;
+
 impl Command {
-    /// How much room a command needs in the log that is new work and waits at the
-    /// bounds; `None` for a command that never waits.
+    /// The log bytes of a command that is new work and waits at the bounds; `None` for a
+    /// command that never waits.
     fn new_bytes(&self) -> Option<u64> {
         match self {
             Self::Claim(..) | Self::Due(..) | Self::Redeliver(..) => Some(ENTRY_BYTES_MAX),
+            Self::Resolve(_, _, _, Some(reply), _) => Some(ENTRY_BYTES_MAX + reply.len() as u64),
             Self::Enqueue(_, bytes, ..) | Self::Put(_, _, bytes, _) | Self::Add(_, _, bytes, _) => {
                 Some(ENTRY_BYTES_MAX + bytes.len() as u64)
             }
@@ -124,6 +136,7 @@ impl Command {
             Self::Enqueue(_, _, _, to) => answer(outbox, to, Err(error)),
             Self::Due(_, to) => answer(outbox, to, Err(error)),
             Self::Redeliver(_, to) => answer(outbox, to, Err(error)),
+            Self::Resolve(_, _, _, _, to) => answer(outbox, to, Err(error)),
             Self::Put(_, _, _, to) => answer(outbox, to, Err(error)),
             Self::Add(_, _, _, to) => answer(outbox, to, Err(error)),
             _ => {}
@@ -138,6 +151,7 @@ impl Command {
             Self::Enqueue(_, _, _, to) => to.is_gone(),
             Self::Due(_, to) => to.is_gone(),
             Self::Redeliver(_, to) => to.is_gone(),
+            Self::Resolve(_, _, _, Some(_), to) => to.is_gone(),
             Self::Put(_, _, _, to) => to.is_gone(),
             Self::Add(_, _, _, to) => to.is_gone(),
             _ => false,
@@ -147,7 +161,7 @@ impl Command {
 
 /// The way to the writer. Dropping it ends the writer, after what waits is done.
 pub(super) struct Writer {
-    inbox: Arc<Inbox<Command>>,
+    inbox: Arc<WriterInbox>,
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
@@ -157,11 +171,12 @@ impl Writer {
     pub(super) fn start(
         steps: Steps,
         shared: Arc<Shared>,
-        start_filler: impl FnOnce(Arc<Inbox<Command>>) -> io::Result<Filler>,
+        start_filler: impl FnOnce(Arc<WriterInbox>) -> io::Result<Filler>,
     ) -> io::Result<Self> {
         let inbox = Inbox::new(WAITING_MAX);
         let thread_state = WriterThread {
             filler: start_filler(inbox.clone())?,
+            inbox: inbox.clone(),
             steps,
             shared: shared.clone(),
             at_once: Outbox::default(),
@@ -170,13 +185,17 @@ impl Writer {
             fills: Fills::default(),
             spare_is_wanted: false,
             is_reminded: false,
-            is_short: false,
-            is_shaken: false,
+            lacks_room: false,
+            may_admit_held: false,
+            reply_bytes_mean: 0,
         };
         let ended = DiscardedOnDrop(inbox.clone());
         let thread = std::thread::Builder::new()
             .name("onceward-writer".into())
-            .spawn(move || thread_state.run(&ended.0))?;
+            .spawn(move || {
+                let _ended = ended;
+                thread_state.run();
+            })?;
         Ok(Self {
             inbox,
             shared,
@@ -192,11 +211,11 @@ impl Writer {
     ) -> Result<T, StoreError> {
         let (to, answered) = responder();
         let place = self.inbox.place().await.ok_or(Error::Closed)?;
-        let command = command(to);
+        let (command, inbox) = (command(to), self.inbox.clone());
         at_end_of_turn(move || {
             // Nothing was sent, so there is nothing to undo.
             if !command.is_abandoned() {
-                place.leave(command);
+                inbox.leave(command, place);
             }
         });
         // The writer answers nothing that it could not make durable.
@@ -221,7 +240,7 @@ impl Drop for Writer {
 
 /// The end of the writer's thread, by a panic too, drops the commands that wait: their
 /// callers learn that there is no answer.
-struct DiscardedOnDrop(Arc<Inbox<Command>>);
+struct DiscardedOnDrop(Arc<WriterInbox>);
 
 impl Drop for DiscardedOnDrop {
     fn drop(&mut self) {
@@ -234,7 +253,7 @@ impl Drop for DiscardedOnDrop {
 struct Fills {
     sent: u64,
     done: u64,
-    /// How much the fills under way change.
+    /// The bytes of the fills that were sent and are not done.
     bytes: u64,
     /// The used bytes of the log at the last fill.
     log_bytes: u64,
@@ -248,63 +267,80 @@ struct Fills {
 
 /// The state of the writer's thread.
 struct WriterThread {
+    inbox: Arc<WriterInbox>,
     steps: Steps,
     shared: Arc<Shared>,
     filler: Filler,
     at_once: Outbox,
     after_commit: Outbox,
     /// New work that waits for room.
-    held: VecDeque<Command>,
+    held: VecDeque<Placed<Command>>,
     fills: Fills,
     spare_is_wanted: bool,
     /// Whether the filler reminds the writer of the next fill.
     is_reminded: bool,
     /// Whether there was no room for new work.
-    is_short: bool,
-    /// Whether the filler reported something, so that what is held may go on.
-    is_shaken: bool,
+    lacks_room: bool,
+    /// Whether the filler reported something that may have made room.
+    may_admit_held: bool,
+    /// The length of a kept reply, on average over the last ones.
+    reply_bytes_mean: u64,
 }
 
 impl WriterThread {
-    fn run(mut self, inbox: &Inbox<Command>) {
-        self.steps.waits_for_room = true;
+    fn run(mut self) {
         // What was read from the log.
         if self.steps.state.has_changes() {
             self.fill();
         }
-        let mut batch = Vec::with_capacity(BATCH_MAX);
-        while inbox.take(BATCH_MAX, &mut batch) {
-            for command in batch.drain(..) {
-                self.admit(command);
-                if self.steps.log.batch_bytes() >= BATCH_BYTES_MAX {
-                    self.commit();
-                }
+        let mut taken = Taken::with_capacity(BATCH_MAX);
+        while self.inbox.take(BATCH_MAX, &mut taken) {
+            for report in taken.reports.drain(..) {
+                self.heed(report);
             }
-            if std::mem::take(&mut self.is_shaken) {
+            if std::mem::take(&mut self.may_admit_held) {
                 self.retry_held();
             }
+            let commands = taken.commands.len();
+            for placed in taken.commands.drain(..) {
+                self.admit(placed);
+            }
             self.commit();
-            self.retire(RETIRED_PER_BATCH);
+            self.retire_after(commands);
             self.fill_if_due();
             self.want_spare();
         }
         self.close();
     }
 
-    /// Performs a command, unless it is new work and there is no room.
-    fn admit(&mut self, command: Command) {
-        let Some(bytes) = command.new_bytes() else {
-            return self.perform(command);
+    /// Performs a command, unless it is new work and there is no room, or other new work
+    /// waits for room before it.
+    fn admit(&mut self, placed: Placed<Command>) {
+        let Some(bytes) = placed.command.new_bytes() else {
+            self.perform(placed.command);
+            return self.commit_if_long();
         };
         if let Err(error) = self.shared.check() {
-            return command.refuse(&mut self.at_once, error);
+            return placed.command.refuse(&mut self.at_once, error);
+        }
+        if !self.held.is_empty() {
+            return self.held.push_back(placed);
         }
         let room = self.room_for(bytes);
-        self.is_short = !matches!(room, Room::Free);
+        self.lacks_room = !matches!(room, Room::Free);
         match room {
-            Room::Free => self.perform(command),
-            Room::Soon => self.held.push_back(command),
-            Room::None(error) => command.refuse(&mut self.at_once, error),
+            Room::Free => self.perform(placed.command),
+            Room::Soon => self.held.push_back(placed),
+            Room::None(error) => placed.command.refuse(&mut self.at_once, error),
+        }
+        self.commit_if_long();
+    }
+
+    /// Makes a long batch durable before it takes more.
+    fn commit_if_long(&mut self) {
+        if self.steps.log.batch_bytes() >= BATCH_BYTES_MAX {
+            self.commit();
+            self.fill_if_due();
         }
     }
 
@@ -315,24 +351,36 @@ impl WriterThread {
         if file.is_some_and(|file| unfilled + running * SETTLEMENT_BYTES + bytes > file) {
             return Room::None(Error::Full("the database may not grow".into()));
         }
-        let reserved = running * SETTLEMENT_LOG_BYTES;
-        let reserved = reserved.clamp(*SETTLEMENTS_BYTES.start(), *SETTLEMENTS_BYTES.end());
-        if self.steps.log.room() >= reserved + bytes && unfilled < UNFILLED_BYTES_MAX {
+        let log = &self.steps.log;
+        let is_behind = unfilled >= UNFILLED_BYTES_MAX;
+        if log.room() >= self.reserved() + bytes && !is_behind {
             return Room::Free;
         }
         let error = self.fills.error.as_ref();
         match error.or(self.fills.checkpoint_error.as_ref()) {
             Some(error) => Room::None(Error::Shared(error.clone())),
-            // Every fill gives some back.
+            // Nothing of the log can be given back.
+            None if !is_behind && !log.can_grow() && !log.wants_checkpoint() => {
+                Room::None(Error::Full("the commit log may not grow".into()))
+            }
+            // A fill gives some back, or a spare segment is made.
             None => Room::Soon,
         }
     }
 
+    /// The room of the log that is left to settlements: for replies as long as the last
+    /// ones were. Longer ones may have to wait for room.
+    fn reserved(&self) -> u64 {
+        let running = self.steps.state.open.running() as u64;
+        let needed = running * (ENTRY_BYTES_MAX + self.reply_bytes_mean);
+        needed.clamp(*SETTLEMENTS_BYTES.start(), *SETTLEMENTS_BYTES.end())
+    }
+
     /// Admits what was held, in its order.
     fn retry_held(&mut self) {
-        for command in std::mem::take(&mut self.held) {
-            if !command.is_abandoned() {
-                self.admit(command);
+        for placed in std::mem::take(&mut self.held) {
+            if !placed.command.is_abandoned() {
+                self.admit(placed);
             }
         }
     }
@@ -349,7 +397,7 @@ impl WriterThread {
             Command::Withdraw(digest, attempt, to) => {
                 // It may wait for room, and must not be granted later.
                 self.held.retain(|held| {
-                    !matches!(held, Command::Claim(ask, ..) if ask.digest == digest && ask.attempt == attempt)
+                    !matches!(&held.command, Command::Claim(ask, ..) if ask.digest == digest && ask.attempt == attempt)
                 });
                 self.step(to, |steps| steps.withdraw(digest, attempt));
             }
@@ -357,11 +405,19 @@ impl WriterThread {
                 self.step(to, |steps| steps.renew(digest, fence));
             }
             Command::Settle(digest, fence, settlement, reply, to) => {
+                if let Some(reply) = &reply {
+                    self.reply_bytes_mean = (self.reply_bytes_mean * 15 + reply.len() as u64) / 16;
+                }
                 self.step(to, |steps| steps.settle(digest, fence, &settlement, reply));
             }
             Command::Get(lookup, to) => self.step(to, |steps| steps.get(lookup)),
             Command::Show(id, to) => self.step(to, |steps| steps.show(id)),
-            Command::Touch(digest, to) => self.step(to, |steps| steps.touch(digest)),
+            Command::Touch(digest, to) => match self.room_for(ENTRY_BYTES_MAX) {
+                // The reply only expires earlier, and settlements need the room.
+                Room::None(_) => answer(&mut self.at_once, to, Ok(())),
+                Room::Soon if self.steps.log.is_stuck() => answer(&mut self.at_once, to, Ok(())),
+                Room::Free | Room::Soon => self.step(to, |steps| steps.touch(digest)),
+            },
             Command::Enqueue(ask, request, after, to) => {
                 self.step(to, |steps| steps.enqueue(&ask, request, after));
             }
@@ -386,37 +442,39 @@ impl WriterThread {
             }),
             Command::Sweep(limit, to) => self.sweep(limit, to),
             Command::Stats(to) => {
-                while self.retire(RETIRED_PER_BATCH) {}
+                while self.retire(RETIRED_PER_STEP) {}
                 self.step(to, |steps| Ok(steps.stats()));
             }
             Command::Fill(to) => self.fill_for(to),
-            Command::FillDue => {
+        }
+    }
+
+    /// Acts on what the filler reports.
+    fn heed(&mut self, report: Report) {
+        match report {
+            Report::FillDue => {
                 self.is_reminded = false;
-                self.steps.log.try_to_grow();
+                self.steps.log.retry_growth();
                 self.fill_all();
                 if self.steps.log.wants_checkpoint() {
                     self.filler.send(Job::Checkpoint);
                 }
-                self.is_shaken = true;
             }
-            Command::Filled(changes) => self.filled(changes),
-            Command::FillFailed(error) => self.fill_failed(&error),
-            Command::Checkpointed(through) => {
+            Report::Filled(changes) => self.filled(changes),
+            Report::FillFailed(error) => self.fill_failed(&error),
+            Report::Checkpointed(through) => {
                 self.fills.checkpoint_error = None;
                 self.steps.log.give_back(through);
                 self.fills.log_bytes = self.fills.log_bytes.min(self.steps.log.used_bytes());
-                self.is_shaken = true;
             }
-            Command::CheckpointFailed(error) => {
-                self.fills.checkpoint_error = Some(error);
-                self.is_shaken = true;
-            }
-            Command::Spare(spare) => {
+            Report::CheckpointBlocked => self.steps.log.grow_beyond(),
+            Report::CheckpointFailed(error) => self.fills.checkpoint_error = Some(error),
+            Report::Spare(spare) => {
                 self.spare_is_wanted = false;
                 self.steps.log.add_spare(spare);
-                self.is_shaken = true;
             }
         }
+        self.may_admit_held = true;
     }
 
     /// Takes one step, and answers it now or with the commit.
@@ -460,7 +518,18 @@ impl WriterThread {
         if self.shared.check().is_err() {
             return self.after_commit.discard();
         }
-        match self.steps.commit() {
+        let mut committed = self.steps.commit();
+        if let Err(Error::Full(_)) = committed {
+            self.filler.send(Job::Checkpoint);
+        }
+        while let Err(Error::Full(_)) = committed
+            && !self.shared.is_closing()
+            && self.shared.check().is_ok()
+        {
+            self.wait_for_room();
+            committed = self.steps.commit();
+        }
+        match committed {
             Ok(()) => self.after_commit = Outbox::default(),
             Err(error) => {
                 // What is in memory is not in the log: nothing may follow.
@@ -471,17 +540,34 @@ impl WriterThread {
         }
     }
 
+    /// Heeds what the filler reports while a batch waits for room on the disk.
+    fn wait_for_room(&mut self) {
+        for report in self.inbox.take_reports(FULL_PAUSE) {
+            match report {
+                // What waits is not durable and must not be filled. The writer is
+                // reminded again after the commit.
+                Report::FillDue => self.is_reminded = false,
+                report => self.heed(report),
+            }
+        }
+        self.at_once = Outbox::default();
+    }
+
     fn fill_if_due(&mut self) {
-        let waits = self.steps.state.has_changes() || self.is_short;
+        let waits = self.steps.state.has_changes() || self.lacks_room || !self.held.is_empty();
         if !waits || self.shared.check().is_err() {
             return;
         }
         let log_bytes = self.steps.log.used_bytes();
         let is_due = self.steps.state.unfilled_bytes() >= FILL_BYTES
             || log_bytes.saturating_sub(self.fills.log_bytes) >= FILL_LOG_BYTES
-            || self.is_short;
+            || self.lacks_room;
+        // On a full disk all that is durable is filled at once: a batch that waits for
+        // room keeps everything from being handed over that is not filled by then.
+        let log = &self.steps.log;
+        let is_urgent = !log.can_grow() && log.room() < BATCH_BYTES_MAX + 2 * self.reserved();
         let is_free = self.fills.sent == self.fills.done;
-        if is_due && is_free && self.steps.state.has_changes() {
+        if (is_due && is_free || is_urgent) && self.steps.state.has_changes() {
             self.fill();
         } else if !self.is_reminded {
             self.is_reminded = true;
@@ -534,7 +620,15 @@ impl WriterThread {
                 false => self.fills.waiting.push((number, to)),
             }
         }
-        self.is_shaken = true;
+    }
+
+    /// Takes out of memory what the database has: after each turn as many operations as
+    /// the turn may have added, and the rest while nothing waits.
+    fn retire_after(&mut self, commands: usize) {
+        let mut goes_on = self.retire(commands.max(RETIRED_PER_STEP));
+        while goes_on && self.inbox.is_empty() {
+            goes_on = self.retire(RETIRED_PER_STEP);
+        }
     }
 
     /// Takes what the database has out of memory, a few at a time, so that no answer
@@ -555,12 +649,12 @@ impl WriterThread {
             answer(&mut self.at_once, to, Err(Error::Shared(error.clone())));
         }
         self.fills.error = Some(error.clone());
-        self.is_shaken = true;
     }
 
     fn want_spare(&mut self) {
+        let (reserved, lacks_room) = (self.reserved(), self.lacks_room);
         if !self.spare_is_wanted
-            && let Some(spare) = self.steps.log.wanted_spare()
+            && let Some(spare) = self.steps.log.wanted_spare(reserved, lacks_room)
         {
             self.spare_is_wanted = true;
             self.filler.send(Job::Spare(spare));
@@ -568,8 +662,8 @@ impl WriterThread {
     }
 
     fn close(mut self) {
-        for command in std::mem::take(&mut self.held) {
-            command.refuse(&mut self.at_once, Error::Closed);
+        for placed in std::mem::take(&mut self.held) {
+            placed.command.refuse(&mut self.at_once, Error::Closed);
         }
         self.fill_all();
         self.at_once = Outbox::default();

@@ -4,21 +4,19 @@ use std::collections::VecDeque;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use onceward_core::clock::Timestamp;
 use onceward_core::entropy::Entropy;
 
 use super::mark::Mark;
 use super::segment::{
-    BLOCK_BYTES, FIRST_BYTES, LogIdentity, SEGMENT_BYTES, Segment, SegmentHeader, is_full,
+    BLOCK_BYTES, FIRST_BYTES, LEAST_BYTES, LogIdentity, SEGMENT_BYTES, Segment, SegmentHeader,
+    is_full,
 };
-use super::{LogError, SEGMENT, SEGMENTS_MAX, batch, entry};
+use super::{LogError, SEGMENT, SEGMENTS_BLOCKED_MAX, SEGMENTS_MAX, batch, entry};
 use crate::embedded::disk::Disk;
 use crate::embedded::effect::Effect;
 
-/// The pause before a write is tried again that found no room.
-const FULL_PAUSE: Duration = Duration::from_millis(50);
 /// From this size on the buffer of a large batch is not kept.
 const BUFFER_KEPT_MAX: usize = 4 << 20;
 
@@ -42,6 +40,9 @@ pub(in crate::embedded) struct Log {
     next_file: u64,
     /// Whether the disk had room when a segment was last created.
     can_grow: bool,
+    /// Whether a reader of the database keeps segments from being given back. The log
+    /// may then be longer: only the disk bounds how long a reader takes.
+    is_blocked: bool,
     /// The batch that is being made, behind room for its header.
     buffer: Vec<u8>,
 }
@@ -82,18 +83,20 @@ pub(in crate::embedded) struct SpareSegment {
     disk: Arc<dyn Disk>,
     path: PathBuf,
     bytes: u64,
+    /// The length that is still of use where the disk has no room for all.
+    least: u64,
 }
 
 impl SpareSegment {
     pub(in crate::embedded) fn create(self) -> io::Result<Segment> {
-        Segment::create(&*self.disk, &self.path, self.bytes)
+        Segment::create(&*self.disk, &self.path, self.bytes, self.least)
     }
 }
 
 /// Whether the disk had room for a whole segment. Where it had less, it has no room for
 /// a further one, and new work must leave what there is to settlements.
 fn is_whole(created: &io::Result<Segment>) -> bool {
-    created.as_ref().is_ok_and(|segment| !segment.is_short)
+    created.as_ref().is_ok_and(|segment| !segment.is_short())
 }
 
 impl Log {
@@ -116,6 +119,7 @@ impl Log {
             last: files.last,
             next_file: files.next_file,
             can_grow: true,
+            is_blocked: false,
             buffer: Vec::new(),
         })
     }
@@ -149,15 +153,16 @@ impl Log {
         used + self.active.as_ref().map_or(0, |active| active.offset)
     }
 
-    /// How many bytes may still be appended before the log is at its bound.
+    /// How many bytes may still be appended to the segments that there are.
     pub(in crate::embedded) fn room(&self) -> u64 {
         let active = self.active.as_ref().map_or(0, ActiveSegment::left);
         let free: u64 = self.free.iter().map(|segment| segment.bytes).sum();
-        let growth = match self.can_grow {
-            true => SEGMENTS_MAX.saturating_sub(self.count()) as u64 * SEGMENT_BYTES,
-            false => 0,
-        };
-        (active + free + growth).saturating_sub(self.batch_bytes())
+        (active + free).saturating_sub(self.batch_bytes())
+    }
+
+    /// Whether there may be a further segment, as far as is known.
+    pub(in crate::embedded) fn can_grow(&self) -> bool {
+        self.can_grow && self.count() < self.segments_max()
     }
 
     /// Whether a full segment waits to be given back.
@@ -165,41 +170,40 @@ impl Log {
         !self.used.is_empty()
     }
 
+    /// Whether the disk had no room for a further segment.
+    pub(in crate::embedded) fn is_stuck(&self) -> bool {
+        !self.can_grow
+    }
+
+    fn segments_max(&self) -> usize {
+        if self.is_blocked {
+            SEGMENTS_BLOCKED_MAX
+        } else {
+            SEGMENTS_MAX
+        }
+    }
+
     fn count(&self) -> usize {
         self.used.len() + self.free.len() + usize::from(self.active.is_some())
     }
 
-    /// Makes the batch durable; returns its sequence. A disk without room delays it
-    /// until there is some, or until `gives_up`.
-    pub(in crate::embedded) fn commit(
-        &mut self,
-        now: Timestamp,
-        gives_up: impl Fn() -> bool,
-    ) -> Result<u64, LogError> {
-        let needed = (self.buffer.len() as u64).next_multiple_of(BLOCK_BYTES as u64);
-        while self
-            .active
-            .as_ref()
-            .is_none_or(|active| active.left() < needed)
-        {
-            match self.rotate(needed) {
-                Err(LogError::Full(_)) if !gives_up() => std::thread::sleep(FULL_PAUSE),
-                rotated => rotated?,
-            }
+    /// Makes the batch durable; returns its sequence. Where the disk has no room
+    /// ([`LogError::Full`]), the batch is kept for another try.
+    pub(in crate::embedded) fn commit(&mut self, now: Timestamp) -> Result<u64, LogError> {
+        let length = self.buffer.len();
+        let needed = (length as u64).next_multiple_of(BLOCK_BYTES as u64);
+        let fits = |active: &ActiveSegment| active.left() >= needed;
+        if !self.active.as_ref().is_some_and(fits) {
+            self.rotate(needed)?;
         }
-        let sequence = self.last + 1;
-        let disk = &*self.disk;
-        let Some(active) = &mut self.active else {
-            return Err(LogError::Missing);
-        };
+        let active = self.active.as_mut().expect("rotation gives a segment");
+        let (sequence, disk) = (self.last + 1, &*self.disk);
         batch::seal(&mut self.buffer, &active.header, sequence, now);
         onceward_core::crash_point!("store-before-commit");
         let Segment { file, path, .. } = &active.segment;
-        while let Err(error) = disk.write(file, path, &self.buffer, active.offset) {
-            if !is_full(&error) || gives_up() {
-                return Err(LogError::Unsynced(error));
-            }
-            std::thread::sleep(FULL_PAUSE);
+        if let Err(error) = disk.write(file, path, &self.buffer, active.offset) {
+            self.buffer.truncate(length);
+            return Err(unwritten(error));
         }
         onceward_core::crash_point!("store-after-append");
         disk.sync(file, path).map_err(LogError::Unsynced)?;
@@ -217,7 +221,7 @@ impl Log {
         let fits = |segment: &Segment| segment.bytes >= needed + BLOCK_BYTES as u64;
         let segment = match self.free.iter().position(fits) {
             Some(place) => self.free.swap_remove(place),
-            None => self.create(needed)?,
+            None => self.create(needed).inspect_err(|_| self.retire_active())?,
         };
         self.epoch += 1;
         let header = SegmentHeader {
@@ -228,10 +232,7 @@ impl Log {
         };
         if let Err(error) = segment.begin(&*self.disk, &header) {
             self.free.push(segment);
-            return Err(match is_full(&error) {
-                true => LogError::Full(error),
-                false => LogError::Unsynced(error),
-            });
+            return Err(unwritten(error));
         }
         if self.active.is_none() {
             // It may be the last segment of the chain, with batches of its earlier use:
@@ -244,13 +245,19 @@ impl Log {
             header,
             offset: BLOCK_BYTES as u64,
         };
-        if let Some(before) = self.active.replace(active) {
-            self.used.push_back(UsedSegment {
-                segment: before.segment,
-                last: self.last,
-            });
-        }
+        self.retire_active();
+        self.active = Some(active);
         Ok(())
+    }
+
+    /// The active segment takes no more batches, so that it can be given back: without
+    /// room for another one, it may be the one that the next batch fits into.
+    fn retire_active(&mut self) {
+        let active = self.active.take();
+        self.used.extend(active.map(|active| UsedSegment {
+            segment: active.segment,
+            last: self.last,
+        }));
     }
 
     fn create(&mut self, needed: u64) -> Result<Segment, LogError> {
@@ -258,40 +265,55 @@ impl Log {
         let path = spare.path.clone();
         let created = spare.create();
         self.can_grow = is_whole(&created);
-        match created {
-            // The disk had room for less.
-            Ok(segment) if segment.bytes < needed + BLOCK_BYTES as u64 => {
-                self.can_grow = false;
-                self.free.push(segment);
-                Err(LogError::Full(io::ErrorKind::StorageFull.into()))
+        created.map_err(|source| {
+            if is_full(&source) {
+                LogError::Full(source)
+            } else {
+                LogError::File { path, source }
             }
-            Ok(segment) => Ok(segment),
-            Err(error) if is_full(&error) => Err(LogError::Full(error)),
-            Err(source) => Err(LogError::File { path, source }),
-        }
+        })
     }
 
+    /// A further segment, for a batch of this size if there is one.
     fn next_segment(&mut self, needed: u64) -> SpareSegment {
         let path = self.directory.join(format!("{SEGMENT}{}", self.next_file));
         self.next_file += 1;
-        let doubled = FIRST_BYTES << self.count().min(16);
         let needed = needed + BLOCK_BYTES as u64;
+        let bytes = usual_bytes(self.count()).max(needed.next_multiple_of(FIRST_BYTES));
+        // One short segment is enough: each takes half of the disk's room, which the
+        // database needs in order to give log back.
+        let is_spare = needed == BLOCK_BYTES as u64;
+        let least = if is_spare && self.has_short() {
+            bytes
+        } else {
+            needed.max(LEAST_BYTES)
+        };
         SpareSegment {
             disk: self.disk.clone(),
             path,
-            bytes: doubled
-                .min(SEGMENT_BYTES)
-                .max(needed.next_multiple_of(FIRST_BYTES)),
+            bytes,
+            least,
         }
     }
 
-    /// A segment to be made now, so that the writer need not wait for it later.
-    pub(in crate::embedded) fn wanted_spare(&mut self) -> Option<SpareSegment> {
+    fn has_short(&self) -> bool {
+        let active = self.active.iter().map(|active| &active.segment);
+        let used = self.used.iter().map(|used| &used.segment);
+        let mut segments = active.chain(used).chain(&self.free);
+        segments.any(Segment::is_short)
+    }
+
+    /// A segment to be made now, so that the writer need not wait for it later: where
+    /// the last one is half used, or where little is left beside what is reserved.
+    pub(in crate::embedded) fn wanted_spare(
+        &mut self,
+        reserved: u64,
+        lacks_room: bool,
+    ) -> Option<SpareSegment> {
         let is_half = |active: &ActiveSegment| active.left() < active.segment.bytes / 2;
-        let wanted = self.free.is_empty()
-            && self.can_grow
-            && self.count() < SEGMENTS_MAX
-            && self.active.as_ref().is_some_and(is_half);
+        let is_low = lacks_room || self.room() < 2 * reserved;
+        let is_last = self.free.is_empty() && self.active.as_ref().is_some_and(is_half);
+        let wanted = (is_low || is_last) && self.can_grow();
         wanted.then(|| self.next_segment(0))
     }
 
@@ -304,26 +326,45 @@ impl Log {
         }
     }
 
-    /// Tries to create a segment again after the disk had no room.
-    pub(in crate::embedded) fn try_to_grow(&mut self) {
-        if !self.can_grow
-            && self.count() < SEGMENTS_MAX
-            && let Ok(segment) = self.create(0)
-        {
-            self.free.push(segment);
-        }
+    /// The disk may have room again; a further spare segment shows it.
+    pub(in crate::embedded) fn retry_growth(&mut self) {
+        self.can_grow = true;
+    }
+
+    /// The log may be longer until segments are given back again.
+    pub(in crate::embedded) fn grow_beyond(&mut self) {
+        self.is_blocked = true;
     }
 
     /// Gives back the segments whose batches are all in the database file, up to this
     /// sequence.
     pub(in crate::embedded) fn give_back(&mut self, through: u64) {
+        self.is_blocked = false;
         while let Some(used) = self.used.pop_front_if(|used| used.last <= through) {
             onceward_core::crash_point!("log-before-give-back");
-            if used.segment.bytes <= SEGMENT_BYTES && self.count() < SEGMENTS_MAX {
+            // Short ones were made when the disk was full, and larger ones for large
+            // batches.
+            let is_usual = used.segment.bytes <= SEGMENT_BYTES && !used.segment.is_short();
+            if (is_usual || !self.can_grow) && self.count() < SEGMENTS_MAX {
                 self.free.push(used.segment);
             } else if let Err(error) = std::fs::remove_file(&used.segment.path) {
                 tracing::warn!(%error, "a segment of the commit log could not be removed");
             }
         }
+    }
+}
+
+/// The usual length of a further segment beside so many: they grow, so that a store
+/// that records little takes little space.
+fn usual_bytes(count: usize) -> u64 {
+    (FIRST_BYTES << count.min(16)).min(SEGMENT_BYTES)
+}
+
+/// Why a write failed: nothing of it counts, whatever part of it was done.
+fn unwritten(error: io::Error) -> LogError {
+    if is_full(&error) {
+        LogError::Full(error)
+    } else {
+        LogError::Unsynced(error)
     }
 }

@@ -28,6 +28,8 @@ pub(super) use self::segment::{LogIdentity, SEGMENT_BYTES, Segment};
 
 /// The most segments before claims wait for the database to be filled.
 const SEGMENTS_MAX: usize = 8;
+/// The same while a reader keeps the database from taking over what is in the log.
+const SEGMENTS_BLOCKED_MAX: usize = 128;
 /// The file of the durable mark.
 const MARK: &str = "mark";
 /// How the names of segments begin.

@@ -49,7 +49,8 @@ pub(in crate::embedded) fn create(
     for (_, path) in segment_paths(directory).map_err(failed)? {
         fs::remove_file(path).map_err(failed)?;
     }
-    let first = Segment::create(&*disk, &directory.join(format!("{SEGMENT}1")), FIRST_BYTES);
+    let path = directory.join(format!("{SEGMENT}1"));
+    let first = Segment::create(&*disk, &path, FIRST_BYTES, LEAST_BYTES);
     let first = first.map_err(failed)?;
     let header = SegmentHeader {
         identity,

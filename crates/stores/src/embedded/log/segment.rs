@@ -109,16 +109,14 @@ pub(in crate::embedded) struct Segment {
     pub(super) path: PathBuf,
     pub(super) file: File,
     pub(super) bytes: u64,
-    /// Whether the disk had no room for all of it.
-    pub(super) is_short: bool,
 }
 
 impl Segment {
     /// A new segment of zeros, durable with its name. Where the disk has no room for
-    /// all of it, it takes half of the room there is and leaves the rest to the
-    /// database.
-    pub(super) fn create(disk: &dyn Disk, path: &Path, bytes: u64) -> io::Result<Self> {
-        let created = Self::write_zeros(disk, path, bytes);
+    /// all of it, it takes half of the room there is, though not less than `least`, and
+    /// leaves the rest to the database.
+    pub(super) fn create(disk: &dyn Disk, path: &Path, bytes: u64, least: u64) -> io::Result<Self> {
+        let created = Self::write_zeros(disk, path, bytes, least);
         if created.is_err() {
             // A file that is not whole would only take space.
             let _ = std::fs::remove_file(path);
@@ -126,7 +124,7 @@ impl Segment {
         created
     }
 
-    fn write_zeros(disk: &dyn Disk, path: &Path, bytes: u64) -> io::Result<Self> {
+    fn write_zeros(disk: &dyn Disk, path: &Path, bytes: u64, least: u64) -> io::Result<Self> {
         let file = File::options()
             .read(true)
             .write(true)
@@ -138,8 +136,8 @@ impl Segment {
         while written < bytes {
             match disk.write(&file, path, &zeros, written) {
                 Ok(()) => written += ZEROS_BYTES as u64,
-                Err(error) if is_full(&error) && written >= 2 * LEAST_BYTES => {
-                    written = (written / 2).next_multiple_of(LEAST_BYTES);
+                Err(error) if is_full(&error) && written >= least.max(2 * LEAST_BYTES) => {
+                    written = (written / 2).next_multiple_of(LEAST_BYTES).max(least);
                     file.set_len(written)?;
                     break;
                 }
@@ -153,7 +151,6 @@ impl Segment {
             path: path.into(),
             file,
             bytes: written,
-            is_short: written < bytes,
         })
     }
 
@@ -165,8 +162,13 @@ impl Segment {
             path: path.into(),
             file,
             bytes,
-            is_short: false,
         })
+    }
+
+    /// Whether the disk had no room for all of it: whole ones are multiples of the first
+    /// length.
+    pub(super) fn is_short(&self) -> bool {
+        !self.bytes.is_multiple_of(FIRST_BYTES)
     }
 
     /// All of it.

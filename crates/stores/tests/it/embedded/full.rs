@@ -1,14 +1,18 @@
 //! A full disk: steps are refused, nothing is lost, and the store serves again when
 //! there is space.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io;
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use onceward_core::record::{Answer, Reply, Settlement};
 use onceward_core::store::{Claim, Inspect, Queue, Store, StoreError};
-use onceward_stores::embedded::{EmbeddedStore, Limits};
+use onceward_stores::embedded::{Disk, EmbeddedStore, Limits, SystemDisk};
 
 use crate::fixture::*;
 
@@ -138,6 +142,164 @@ async fn refused_writes_are_rolled_back_and_accepted_when_there_is_space() {
     let ended = child.0.wait().expect("the child ends");
     assert!(ended.success());
     assert_intact(&home.path().join("store"));
+}
+
+/// A disk whose files may have so many bytes together, as far as the commit log is
+/// concerned.
+struct SmallDisk {
+    directory: std::path::PathBuf,
+    bytes_max: AtomicU64,
+}
+
+impl SmallDisk {
+    fn new(directory: &Path, bytes_max: u64) -> Arc<Self> {
+        Arc::new(Self {
+            directory: directory.join("log"),
+            bytes_max: AtomicU64::new(bytes_max),
+        })
+    }
+
+    fn set(&self, bytes_max: u64) {
+        self.bytes_max.store(bytes_max, Ordering::SeqCst);
+    }
+
+    /// The lengths of the segments.
+    fn segments(&self) -> Vec<u64> {
+        let files = fs::read_dir(&self.directory)
+            .into_iter()
+            .flatten()
+            .flatten();
+        let segments =
+            files.filter(|file| file.file_name().to_string_lossy().starts_with("segment-"));
+        segments
+            .map(|file| file.metadata().map_or(0, |data| data.len()))
+            .collect()
+    }
+}
+
+impl Disk for SmallDisk {
+    fn write(&self, file: &File, path: &Path, bytes: &[u8], offset: u64) -> io::Result<()> {
+        let grows = (offset + bytes.len() as u64).saturating_sub(file.metadata()?.len());
+        let used: u64 = self.segments().iter().sum();
+        if grows > 0 && used + grows > self.bytes_max.load(Ordering::SeqCst) {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        SystemDisk.write(file, path, bytes, offset)
+    }
+}
+
+const MIB: u64 = 1 << 20;
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// A settlement with a reply of this length.
+fn long(reply_bytes: usize) -> Settlement {
+    Settlement::Completed(Answer::Kept(Arc::new(Reply {
+        status: 200,
+        headers: Vec::new(),
+        body: vec![7; reply_bytes].into(),
+        trailers: Vec::new(),
+    })))
+}
+
+/// Runs an operation whose reply has this length.
+async fn complete_long(store: &EmbeddedStore, number: u64, reply_bytes: usize) {
+    let grant = grant(store, &ask(number)).await;
+    settle(store, &grant, long(reply_bytes)).await;
+}
+
+/// The disk has room for two segments. Operations that run at the same time settle with
+/// longer replies than were expected, so that a batch must wait for room.
+#[tokio::test]
+async fn a_batch_that_waits_for_room_goes_on_with_what_is_given_back() {
+    let (home, clock) = (directory(), clock());
+    let disk = SmallDisk::new(home.path(), 3 * MIB);
+    let store = EmbeddedStore::open_on(home.path(), clock, Limits::default(), disk.clone());
+    let store = store.expect("the store opens");
+    for number in 1..=100 {
+        complete_long(&store, number, 20 << 10).await;
+    }
+    let mut segments = disk.segments();
+    segments.sort_unstable();
+    assert_eq!(segments, [MIB, 2 * MIB]);
+    for round in 1..=3 {
+        let mut grants = Vec::new();
+        for number in 0..8 {
+            grants.push(grant(&store, &ask(1000 * round + number)).await);
+        }
+        let settled = grants
+            .iter()
+            .map(|grant| settle(&store, grant, long(300 << 10)));
+        let settled = futures_util::future::join_all(settled);
+        let settled = tokio::time::timeout(Duration::from_secs(30), settled).await;
+        assert!(settled.is_ok(), "the writer waits in vain");
+    }
+    for number in (1..=100).chain([1000, 3007]) {
+        assert!(get(&store, &ask(number)).await.is_some(), "number {number}");
+    }
+}
+
+/// A full disk leaves a short segment. It is not kept when there is room again.
+#[tokio::test]
+async fn a_log_that_was_short_of_room_is_whole_again_when_there_is_some() {
+    let (home, clock) = (directory(), clock());
+    let disk = SmallDisk::new(home.path(), MIB + 400 * 1024);
+    let store = EmbeddedStore::open_on(home.path(), clock, Limits::default(), disk.clone());
+    let store = store.expect("the store opens");
+    let short = |segments: Vec<u64>| segments.iter().filter(|bytes| *bytes % MIB != 0).count();
+    let mut number = 0;
+    while short(disk.segments()) == 0 {
+        number += 1;
+        complete_long(&store, number, 20 << 10).await;
+    }
+    for _ in 0..50 {
+        number += 1;
+        complete_long(&store, number, 20 << 10).await;
+    }
+    assert_eq!(short(disk.segments()), 1, "{:?}", disk.segments());
+    disk.set(u64::MAX);
+    until("the log is whole", async || {
+        number += 1;
+        complete_long(&store, number, 20 << 10).await;
+        let segments = disk.segments();
+        (short(segments.clone()) == 0 && segments.len() > 2).then_some(())
+    })
+    .await;
+}
+
+/// A program reads the database in one long transaction. Nothing can be given back of
+/// the log meanwhile, and it must grow instead of holding up the callers.
+#[tokio::test]
+async fn a_long_reader_of_the_database_does_not_stop_new_work() {
+    let (home, clock) = (directory(), clock());
+    let disk = SmallDisk::new(home.path(), u64::MAX);
+    let store = EmbeddedStore::open_on(home.path(), clock, Limits::default(), disk.clone());
+    let store = store.expect("the store opens");
+    complete(&store, 1).await;
+    let filled = store.stats().await.expect("counting waits for a fill");
+    assert_eq!(filled.operations, 1);
+    let reader = rusqlite::Connection::open(home.path().join("onceward.db")).expect("opens");
+    reader.execute_batch("BEGIN").expect("begins");
+    let table = |db: &rusqlite::Connection| {
+        db.query_row("SELECT count(*) FROM meta", [], |row| row.get::<_, i64>(0))
+    };
+    table(&reader).expect("reads");
+    let request = Bytes::from(vec![7; 1 << 20]);
+    for number in 2..=90 {
+        let ask = ask(number);
+        let enqueued = store.enqueue(&ask, request.clone(), DAY);
+        let enqueued = tokio::time::timeout(Duration::from_secs(30), enqueued).await;
+        enqueued.expect("it does not wait").expect("recorded");
+    }
+    let bytes: u64 = disk.segments().iter().sum();
+    assert!(bytes > 64 * MIB, "the log grew: {bytes}");
+    reader.execute_batch("COMMIT").expect("ends");
+    let mut number = 90;
+    until("the log is given back", async || {
+        number += 1;
+        complete(&store, number).await;
+        (disk.segments().len() <= 8).then_some(())
+    })
+    .await;
 }
 
 fn assert_intact(home: &Path) {
