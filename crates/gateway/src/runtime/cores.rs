@@ -1,10 +1,12 @@
 //! The threads that serve requests, one current-thread runtime each.
 //!
-//! A request stays on the core that accepted its connection, and so do the
-//! connection to the upstream, the timers and the tasks that the request starts.
-//! Nothing of a request is then woken from another thread, which costs a system
-//! call on every wake. Everything else (admin API, courier, sweep, reloads, the
-//! drivers of shared stores) runs on the runtime that started the gateway.
+//! A request stays on one core: that of its connection, or for a stream of HTTP/2
+//! perhaps another one ([`Cores::for_stream`]). The connection to the upstream, the
+//! timers and the tasks that the request starts are on the same core, because a wake
+//! from another thread costs a system call. Only answers of the store and work on
+//! large bodies come from other threads. Everything else (admin API, courier, sweep,
+//! reloads, the drivers of shared stores) runs on the runtime that started the
+//! gateway.
 
 use std::cell::Cell;
 use std::fmt;
@@ -24,6 +26,9 @@ use tokio_util::task::TaskTracker;
 thread_local! {
     /// The position of this thread's value in every [`PerCore`].
     static POSITION: Cell<usize> = const { Cell::new(OTHER_THREADS) };
+    /// The number of this thread's core among its [`Cores`]. Cores whose numbers
+    /// differ may share a position.
+    static NUMBER: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
 /// The position that all threads share that are not cores.
@@ -31,12 +36,12 @@ const OTHER_THREADS: usize = 0;
 /// The values of a [`PerCore`]. Further cores share the values of earlier ones.
 const POSITIONS: usize = 65;
 
-/// A number of this thread's core, or that of all other threads together.
+/// The position of this thread's core, or that of all other threads together.
 pub(crate) fn position() -> usize {
     POSITION.get()
 }
 
-/// The pause between two ticks of a core. Shorter than the deadlines that requests set.
+/// The pause between two ticks of a core. Shorter than most deadlines that requests set.
 const TICK: Duration = Duration::from_millis(250);
 
 /// How much more load a core has than another one before it gives streams away.
@@ -94,7 +99,7 @@ impl Cores {
     /// system call.
     pub(crate) fn for_stream(&self) -> CorePlace {
         let other = self.least_loaded();
-        match position().checked_sub(1).and_then(|at| self.cores.get(at)) {
+        match NUMBER.get().and_then(|number| self.cores.get(number)) {
             Some(here) if here.load() <= other.load.get() + CROWDED => CorePlace {
                 runtime: here.runtime.clone(),
                 load: CoreLoad::add(&here.load),
@@ -133,6 +138,7 @@ impl Core {
             .name(format!("core-{number}"))
             .spawn(move || {
                 POSITION.set(1 + number % (POSITIONS - 1));
+                NUMBER.set(Some(number));
                 runtime.spawn(tick());
                 runtime.block_on(stop.cancelled());
                 drop(runtime);
@@ -149,7 +155,7 @@ impl Core {
     }
 }
 
-/// Keeps a timer on this core that ends before any deadline of a request. tokio writes
+/// Keeps a timer on this core that ends before most deadlines of requests. tokio writes
 /// an eventfd whenever a timer is set that ends before all others, on its own thread
 /// too, and the next wait for sockets then returns at once. Without ticks nearly every
 /// step of the store, whose deadline is the nearest, would cost these two system calls.
@@ -159,15 +165,24 @@ async fn tick() {
     }
 }
 
-/// A place on a core for one connection.
+/// A place on a core for one connection or stream.
 pub(crate) struct CorePlace {
     runtime: Handle,
     load: CoreLoad,
 }
 
 impl CorePlace {
-    /// Runs the work of the connection on the core. The work gets the load, which
-    /// counts the connection until it is dropped.
+    /// Another place on the same core.
+    #[cfg(test)]
+    pub(crate) fn again(&self) -> Self {
+        Self {
+            runtime: self.runtime.clone(),
+            load: self.load.more(),
+        }
+    }
+
+    /// Runs the work of the connection or stream on the core. The work gets the
+    /// load, which counts it until it is dropped.
     pub(crate) fn spawn<F>(self, work: impl FnOnce(CoreLoad) -> F) -> AbortHandle
     where
         F: Future<Output = ()> + Send + 'static,
@@ -319,6 +334,22 @@ mod tests {
         assert_eq!(loads, "[12, 3]");
         drop((streams, load));
         assert_eq!(format!("{cores:?}"), "[0, 0]");
+        cores.stop().await;
+    }
+
+    #[tokio::test]
+    async fn streams_of_the_sixty_fifth_core_stay_there() {
+        let cores = Arc::new(cores(66));
+        let mut others: Vec<_> = (0..65).map(|_| cores.least_loaded()).collect();
+        let last = others.pop().expect("65 places");
+        let (send, placed) = oneshot::channel();
+        let place = Arc::clone(&cores);
+        last.spawn(|load| async move {
+            let stream = place.for_stream();
+            let _ = send.send((format!("{place:?}"), stream, load));
+        });
+        let (loads, ..) = placed.await.expect("the core runs it");
+        assert!(loads.ends_with("1, 1, 2, 0]"), "{loads}");
         cores.stop().await;
     }
 
