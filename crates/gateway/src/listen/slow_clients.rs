@@ -138,7 +138,9 @@ impl WatchedConnection {
             return Some(Missed::Write);
         }
         let wait = connection.head_waits.load(Ordering::Relaxed);
-        if wait != self.head_wait {
+        // hyper drops a body as soon as it has copied it, so a wait for the next head
+        // may have begun although the client still reads the response.
+        if wait != self.head_wait || connection.is_blocked() {
             (self.head_wait, self.head_wait_seen_ms) = (wait, now_ms);
         }
         let waited_ms = now_ms - self.head_wait_seen_ms;
@@ -246,6 +248,11 @@ impl ConnectionDeadlines {
         }
     }
 
+    /// Whether a write on the socket blocks.
+    fn is_blocked(&self) -> bool {
+        self.socket_deadline_ms.load(Ordering::Relaxed) != NEVER
+    }
+
     fn is_overdue(&self, now_ms: u64) -> bool {
         let is_past = |deadline: u64| now_ms > deadline;
         is_past(self.socket_deadline_ms.load(Ordering::Relaxed))
@@ -294,7 +301,8 @@ pub(super) enum WatchedBody {
     Http2(Http2Body),
 }
 
-/// Begins the wait for the next head when it is dropped.
+/// Begins the wait for the next head when it is dropped. The wait counts from the
+/// moment at which the response is written.
 pub(super) struct NextHead(Arc<ConnectionDeadlines>);
 
 impl Drop for NextHead {

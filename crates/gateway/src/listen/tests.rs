@@ -162,6 +162,16 @@ async fn http1_deadline_grows_with_the_size_of_the_response() {
     assert_eq!(listener.counts.cut_off(), 0);
 }
 
+#[tokio::test]
+async fn http1_response_that_is_still_being_written_outlasts_the_head_deadline() {
+    let listener = start(|listener| listener.head_deadline = SHORT).await;
+    let mut slow = listener.connect().await;
+    let sent = slow.write_all(get("/large").as_bytes()).await;
+    sent.expect("sent");
+    tokio::time::sleep(5 * SHORT).await;
+    assert!(read_all(&mut slow).await.len() > LARGE_BYTES);
+}
+
 /// Connects an HTTP/2 client that grants each stream a window of so many bytes.
 async fn connect_with_window(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
