@@ -7,8 +7,8 @@
 //!
 //! Idle connections are kept per core, where their tasks run. The limit on
 //! concurrent requests also limits the open connections: a new one is opened only
-//! when this core has none idle, and at the limit one that is idle on another core
-//! is closed first.
+//! when this core has none idle. It is counted before it is opened, and beyond the
+//! limit one that is idle on another core is closed for it.
 
 use std::collections::VecDeque;
 use std::io;
@@ -117,42 +117,48 @@ impl Pool {
         None
     }
 
-    /// Closes a connection that is idle on another core, if as many are open as
-    /// there may be. The caller holds a permit and is about to open one.
-    pub(super) fn make_room(&self) {
-        if self.open_count.load(Ordering::Relaxed) < self.limits.connections_max {
-            return;
-        }
-        self.close_one_idle();
-    }
-
-    /// Closes an idle connection of any core.
-    fn close_one_idle(&self) {
-        for idle in self.idle.all() {
-            if idle.lock().pop_front().is_some() {
-                self.idle_count.fetch_sub(1, Ordering::Relaxed);
-                return;
-            }
-        }
-    }
-
-    /// Counts a connection that was opened, until it is dropped.
-    pub(super) fn opened(&self) -> OpenConnection {
+    /// Counts a connection that is about to be opened, until it is dropped. The caller
+    /// holds a permit for it. Beyond the limit idle connections of other cores are
+    /// closed: without them there are as many connections as permits.
+    pub(super) fn reserve(&self) -> OpenConnection {
         self.open_count.fetch_add(1, Ordering::Relaxed);
-        OpenConnection(Arc::clone(&self.open_count))
+        let reserved = OpenConnection(Arc::clone(&self.open_count));
+        while self.open_count.load(Ordering::Relaxed) > self.limits.connections_max
+            && self.close_longest_idle()
+        {}
+        reserved
+    }
+
+    /// Closes the connection that has been idle for the longest time, on any core, so
+    /// that no core with traffic loses those that it needs. False if none is idle.
+    fn close_longest_idle(&self) -> bool {
+        let since = |idle: &IdleConnections| Some(idle.lock().front()?.since);
+        let longest = self
+            .idle
+            .all()
+            .filter_map(|idle| Some((since(idle)?, idle)));
+        let Some((_, idle)) = longest.min_by_key(|(since, _)| *since) else {
+            return false;
+        };
+        // Its core may have taken it meanwhile, and the next one is as good.
+        if idle.lock().pop_front().is_some() {
+            self.idle_count.fetch_sub(1, Ordering::Relaxed);
+        }
+        true
     }
 
     /// Keeps a connection for the next request of this core.
     fn put(&self, connection: Http1Connection) {
+        if self.idle_count.load(Ordering::Relaxed) >= self.limits.idle_max {
+            // A core without traffic must not keep the others from keeping any.
+            self.close_longest_idle();
+        }
+        let since = Instant::now();
+        let mut idle = self.idle.here().lock();
+        // Under the lock: the pool is cleared after the tracker was closed.
         if self.tasks.is_closed() {
             return;
         }
-        let since = Instant::now();
-        if self.idle_count.load(Ordering::Relaxed) >= self.limits.idle_max {
-            // A core without traffic must not keep the others from keeping any.
-            self.close_one_idle();
-        }
-        let mut idle = self.idle.here().lock();
         while let Some(oldest) = idle.front()
             && since - oldest.since > self.limits.idle_timeout
         {
@@ -165,6 +171,8 @@ impl Pool {
         }
     }
 
+    /// Closes all idle connections. None is kept afterwards if the tracker of tasks is
+    /// closed.
     pub(super) fn clear(&self) {
         for idle in self.idle.all() {
             let mut idle = idle.lock();
@@ -188,7 +196,7 @@ impl IdleConnections {
     }
 }
 
-/// Counts as an open connection until it is dropped.
+/// Counts as an open connection until it is dropped, open or about to be opened.
 #[derive(Debug)]
 pub(super) struct OpenConnection(Arc<AtomicUsize>);
 
@@ -214,8 +222,11 @@ pub(super) struct ConnectionSlot {
 }
 
 impl Http1Connection {
-    pub(super) async fn open(stream: DialedStream, pool: &Pool) -> Result<Self, ConnectionError> {
-        let open = pool.opened();
+    pub(super) async fn open(
+        stream: DialedStream,
+        open: OpenConnection,
+        pool: &Pool,
+    ) -> Result<Self, ConnectionError> {
         let write_state = Arc::new(WriteState::default());
         let io = TokioIo::new(CountingStream {
             inner: stream,
@@ -290,7 +301,7 @@ impl ConnectionSlot {
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             // The connection is a tunnel now and keeps its permit until it is
             // closed. A connection has at most one 101, so the cell is empty.
-            let held = (permit, connection.open);
+            let held = (connection.open, permit);
             let _ = connection.write_state.tunnel.set(held);
             return response.map(|body| ResponseBody::new(body, None));
         }
@@ -357,8 +368,8 @@ pub(super) struct WriteState {
     ended: AtomicBool,
     /// Whether all of the current request was written after that.
     whole: AtomicBool,
-    /// The permit of a connection that is now a tunnel, and its count.
-    tunnel: OnceLock<(ConnectionPermit, OpenConnection)>,
+    /// The count of a connection that is now a tunnel, and its permit.
+    tunnel: OnceLock<(OpenConnection, ConnectionPermit)>,
 }
 
 impl WriteState {
@@ -492,5 +503,37 @@ impl AsyncWrite for CountingStream {
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.get_mut().inner).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::upstream::UpstreamClient;
+
+    #[tokio::test]
+    async fn a_connection_that_comes_back_while_the_pool_closes_is_not_kept() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("bound");
+        let upstream = UpstreamClient::parse(&format!("http://{address}")).expect("a URL");
+        let pool = Arc::clone(&upstream.http1);
+        let dialed = upstream.dialer.dial().await.expect("a connection");
+        let connection = Http1Connection::open(dialed.stream, pool.reserve(), &pool).await;
+        let connection = connection.expect("a connection");
+        let returning = {
+            let _idle = pool.idle.here().lock();
+            let there = Arc::clone(&pool);
+            let returning = thread::spawn(move || there.put(connection));
+            // It waits for the lock, which cannot be observed; it may also come later.
+            thread::sleep(Duration::from_millis(50));
+            pool.tasks.close();
+            returning
+        };
+        returning.join().expect("no panic");
+        assert!(pool.idle.here().lock().is_empty());
     }
 }

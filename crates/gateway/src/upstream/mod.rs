@@ -348,7 +348,7 @@ impl UpstreamClient {
                 connection,
                 permit,
             })),
-            None => self.dial(Some(permit)).await,
+            None => self.dial(Some((self.http1.reserve(), permit))).await,
         }
     }
 
@@ -366,23 +366,25 @@ impl UpstreamClient {
         self.dial(None).await.map(Some)
     }
 
-    /// Opens one connection and takes a slot on it.
+    /// Opens one connection and takes a slot on it. With a reservation, where HTTP/1.1
+    /// is expected.
     async fn dial(
         &self,
-        permit: Option<http1::ConnectionPermit>,
+        reserved: Option<(http1::OpenConnection, http1::ConnectionPermit)>,
     ) -> Result<RequestSlot, ConnectionError> {
-        if permit.is_some() {
-            self.http1.make_room();
-        }
         let dialed = self.dialer.dial().await?;
         self.last_protocol.set(dialed.protocol);
         match dialed.protocol {
             Protocol::Http1 => {
-                let connection = http1::Http1Connection::open(dialed.stream, &self.http1).await?;
-                let permit = match permit {
-                    Some(permit) => permit,
-                    None => self.http1.acquire().await,
+                let (open, permit) = match reserved {
+                    Some(reserved) => reserved,
+                    None => {
+                        let permit = self.http1.acquire().await;
+                        (self.http1.reserve(), permit)
+                    }
                 };
+                let pool = &self.http1;
+                let connection = http1::Http1Connection::open(dialed.stream, open, pool).await?;
                 Ok(RequestSlot::Http1(http1::ConnectionSlot {
                     connection,
                     permit,

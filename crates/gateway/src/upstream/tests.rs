@@ -8,6 +8,7 @@ use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::join_all;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
 use http_body_util::channel::Channel;
 use http_body_util::{BodyExt, Full};
@@ -24,7 +25,7 @@ use tokio_rustls::server::TlsStream;
 use super::*;
 use crate::listen::tls::tests::Authority;
 use crate::listen::tls::{ClientTls, ListenerTls};
-use crate::runtime::cores::Cores;
+use crate::runtime::cores::{CorePlace, Cores};
 
 const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\npaid";
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -224,12 +225,13 @@ async fn a_new_connection_that_closes_before_a_byte_gives_the_request_back() {
     let upstream = server.http1();
     let dialed = upstream.dialer.dial().await.expect("the server listens");
     let tasks = upstream.dialer.tasks();
-    let connection = http1::Http1Connection::open(dialed.stream, pool(&upstream)).await;
+    let pool = pool(&upstream);
+    let connection = http1::Http1Connection::open(dialed.stream, pool.reserve(), pool).await;
     let connection = connection.expect("a connection");
     until("the connection is closed", || tasks.is_empty()).await;
-    let permit = pool(&upstream).acquire().await;
+    let permit = pool.acquire().await;
     let slot = http1::ConnectionSlot { connection, permit };
-    let sent = slot.send(pool(&upstream), post()).await;
+    let sent = slot.send(pool, post()).await;
     assert!(matches!(sent, SendResult::Returned(..)));
 }
 
@@ -241,22 +243,67 @@ async fn at_the_bound_an_idle_connection_of_another_core_is_closed() {
         ..UpstreamLimits::default()
     }));
     let cores = Cores::start(NonZeroUsize::new(2)).expect("threads");
-    let places = [cores.least_loaded(), cores.least_loaded()];
-    for place in places {
-        let (done, answered) = oneshot::channel();
-        let upstream = Arc::clone(&upstream);
-        place.spawn(|load| async move {
-            let response = upstream.send(post()).await.expect("an answer");
-            let _ = done.send((read(response).await, load));
-        });
-        let (body, _) = answered.await.expect("the core has sent it");
-        assert_eq!(body, "paid");
+    for place in [cores.least_loaded(), cores.least_loaded()] {
+        send_from(place, &upstream, 1).await;
     }
     assert_eq!(server.connections(), 2, "each core has its own");
     until("the first one is closed", || {
         upstream.dialer.tasks().len() == 1
     })
     .await;
+}
+
+/// Sends requests from a core, all at the same time, and reads their answers.
+async fn send_from(place: CorePlace, upstream: &Arc<UpstreamClient>, requests: usize) {
+    let (done, answered) = oneshot::channel();
+    let upstream = Arc::clone(upstream);
+    place.spawn(|load| async move {
+        let sending = (0..requests).map(|_| async {
+            let response = upstream.send(post()).await.expect("an answer");
+            read(response).await
+        });
+        let _ = done.send((join_all(sending).await, load));
+    });
+    let (bodies, _) = answered.await.expect("the core has sent them");
+    assert!(bodies.iter().all(|body| body == "paid"));
+}
+
+#[tokio::test]
+async fn concurrent_requests_of_another_core_do_not_exceed_the_bound() {
+    let server = server(|stream| answer_each(stream, OK)).await;
+    let upstream = Arc::new(server.http1().with_limits(UpstreamLimits {
+        connections_max: 4,
+        ..UpstreamLimits::default()
+    }));
+    let cores = Cores::start(NonZeroUsize::new(2)).expect("threads");
+    let [one, other] = [cores.least_loaded(), cores.least_loaded()];
+    send_from(one, &upstream, 4).await;
+    until("they are back", || pool(&upstream).ready() == 4).await;
+    send_from(other, &upstream, 4).await;
+    assert_eq!(server.connections(), 8, "each core has its own");
+    until("those of the first core are closed", || {
+        upstream.dialer.tasks().len() == 4
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn at_the_bound_the_connection_that_was_idle_for_the_longest_time_is_closed() {
+    let server = server(|stream| answer_each(stream, OK)).await;
+    let upstream = Arc::new(server.http1().with_limits(UpstreamLimits {
+        idle_max: 2,
+        ..UpstreamLimits::default()
+    }));
+    let cores = Cores::start(NonZeroUsize::new(3)).expect("threads");
+    let [one, two, three] = [(); 3].map(|()| cores.least_loaded());
+    let again = one.again();
+    for (place, idle) in [(two, 1), (one, 2), (three, 2)] {
+        send_from(place, &upstream, 1).await;
+        until("it is back", || pool(&upstream).ready() == idle).await;
+    }
+    assert_eq!(server.connections(), 3);
+    send_from(again, &upstream, 1).await;
+    assert_eq!(server.connections(), 3, "the first core has kept its own");
 }
 
 #[tokio::test]
