@@ -187,7 +187,7 @@ impl Gateway {
         let (server, limits) = (&plan.config.server, &plan.config.limits);
         let listener = Listener {
             tls: tls.clone(),
-            trusted: plan.trusted.clone(),
+            trusted: server.trusted_proxies.clone().into(),
             proxy_protocol: server.proxy_protocol,
             head_deadline: server.head_deadline,
             write_deadline: server.write_deadline,

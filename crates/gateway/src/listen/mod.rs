@@ -98,7 +98,8 @@ impl Listener {
 
 /// Responds to requests.
 pub(crate) trait Serve: Send + Sync + 'static {
-    /// Responds to one request of this peer.
+    /// Responds to one request of this peer, which forwarding headers of trusted
+    /// proxies have already named.
     fn serve(
         &self,
         request: Request<Incoming>,

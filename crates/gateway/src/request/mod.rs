@@ -52,7 +52,6 @@ impl Serve for Runtime {
     async fn serve(&self, request: Request<Incoming>, peer: Peer) -> Response<Body> {
         // The request keeps this plan until it ends.
         let plan = self.plan();
-        let peer = peer.for_request(request.headers(), &plan.trusted);
         let site = RequestSite::of(&plan, &request, &peer);
         let report = Report::begin(self, &request);
         let answered = answer(self, &plan, request, peer, report).await;

@@ -13,7 +13,6 @@ use onceward_http::rules::{Credentials, FinalAnswers, Hosts, Rules};
 
 use crate::callers::Callers;
 use crate::config::{self, Access, Config, EndpointName};
-use crate::listen::peer::TrustedProxies;
 use crate::observe::metrics::{Metrics, PlannedMetrics, endpoint_label};
 use crate::request::route_table::RouteTable;
 use crate::runtime::cores::CopyForCore;
@@ -29,7 +28,6 @@ pub(crate) struct Plan {
     /// Whether pages of other sites may use a route.
     pub(crate) has_cors: bool,
     pub(crate) callers: Arc<Callers>,
-    pub(crate) trusted: TrustedProxies,
     pub(crate) forwarders: BTreeMap<Arc<str>, Arc<Forwarder>>,
     /// The route of webhook events to each upstream.
     pub(crate) event_routes: BTreeMap<Arc<str>, Arc<PlannedRoute>>,
@@ -135,7 +133,6 @@ impl Plan {
             has_endpoints: config.routes.iter().any(is_endpoint),
             has_cors: config.routes.iter().any(|route| route.cors.is_some()),
             event_routes: event_routes.collect(),
-            trusted: TrustedProxies::from(config.server.trusted_proxies.clone()),
             routes,
             callers: Arc::new(callers),
             forwarders,
@@ -175,7 +172,6 @@ impl CopyForCore for Plan {
             has_endpoints: self.has_endpoints,
             has_cors: self.has_cors,
             callers: self.callers.clone(),
-            trusted: self.trusted.clone(),
             forwarders: self.forwarders.clone(),
             event_routes: self.event_routes.clone(),
         }
