@@ -18,6 +18,7 @@ mod attempt;
 #[cfg(feature = "axum")]
 pub mod axum;
 pub mod body;
+pub mod body_work;
 mod bypass;
 mod capture;
 pub mod delivery;

@@ -28,6 +28,7 @@ use tracing::Instrument as _;
 use crate::answer;
 use crate::attempt::run_detached;
 use crate::body::{Body, BoxError};
+use crate::body_work::{BodyWork, is_large};
 use crate::bypass::without_store;
 use crate::duplicate::{mismatched, wait_for};
 use crate::fields;
@@ -37,10 +38,6 @@ use crate::span::operation_span;
 
 /// How often a request is compared with a record that keeps changing meanwhile.
 const COMPARISONS_MAX: usize = 3;
-
-/// Larger bodies are compared on another thread: reading and hashing them would hold
-/// up all requests of this one.
-const BODY_BYTES_HERE_MAX: usize = 64 * 1024;
 
 /// Headers that some upstreams let replace the method.
 static METHOD_OVERRIDES: [HeaderName; 3] = [
@@ -65,6 +62,8 @@ pub struct Protection {
     pub fingerprinter: Fingerprinter,
     /// Resolves unknown outcomes, where a class says how.
     pub reconciler: Option<Arc<dyn Reconcile>>,
+    /// Works on large bodies.
+    pub body_work: BodyWork,
 }
 
 impl fmt::Debug for Protection {
@@ -369,13 +368,15 @@ impl fmt::Debug for IdentifiedCall {
 /// Identifies a request: the key that it claims, and the fingerprint by which it is
 /// compared.
 pub async fn identify(protection: &Arc<Protection>, call: Call) -> Result<IdentifiedCall, Problem> {
-    if call.request.body().len() <= BODY_BYTES_HERE_MAX {
+    let bytes = call.request.body().len();
+    if !is_large(bytes) {
+        // Without another reference to the protection: all threads share its count.
         return protection.identify(call);
     }
-    let protection = Arc::clone(protection);
-    let identifying = tokio::task::spawn_blocking(move || protection.identify(call));
-    let identified = identifying.await;
-    identified.expect("any bytes have a fingerprint, and the runtime lives as long as its requests")
+    let there = Arc::clone(protection);
+    let identifying = (protection.body_work).run(bytes, move || there.identify(call));
+    // Boxed: most bodies are small.
+    Box::pin(identifying).await
 }
 
 impl IdentifiedCall {
@@ -409,7 +410,7 @@ impl IdentifiedCall {
 
 async fn claim_and_run<F, Fut>(
     protection: &Arc<Protection>,
-    identified: IdentifiedCall,
+    mut identified: IdentifiedCall,
     mut forward: F,
 ) -> ProtectedResponse
 where
@@ -417,7 +418,7 @@ where
     Fut: Future<Output = Result<Response<Body>, Unanswered>> + Send + 'static,
 {
     onceward_core::crash_point!("before-claim");
-    let entry = enter(protection, &identified).await;
+    let entry = enter(protection, &mut identified).await;
     let IdentifiedCall { mut call, claim } = identified;
     if !matches!(entry, Ok(Entered::Lead(_)) | Err(_)) {
         // The request has been compared, and a waiter no longer needs its body.
@@ -459,8 +460,8 @@ where
 /// Claims the operation, or learns its state. Where the class says so, an unknown
 /// outcome is reconciled first, and the claim tried once more.
 async fn enter(
-    protection: &Protection,
-    identified: &IdentifiedCall,
+    protection: &Arc<Protection>,
+    identified: &mut IdentifiedCall,
 ) -> Result<Entered, StoreError> {
     let entered = claim(protection, identified).await?;
     if let Entered::Unknown(record) = &entered
@@ -475,8 +476,8 @@ async fn enter(
 /// Claims the operation. A mismatch is reported only after the record was read,
 /// because the client then uses a new key.
 async fn claim(
-    protection: &Protection,
-    IdentifiedCall { call, claim }: &IdentifiedCall,
+    protection: &Arc<Protection>,
+    IdentifiedCall { call, claim }: &mut IdentifiedCall,
 ) -> Result<Entered, StoreError> {
     match protection.engine.claim(claim).await? {
         Entered::Mismatch => {
@@ -491,13 +492,14 @@ async fn claim(
 /// other rule about hosts (by a version that never compared them, or by a layer with
 /// `ignore_host`) is compared as it was made.
 async fn compare_as_recorded(
-    protection: &Protection,
-    call: &Call,
+    protection: &Arc<Protection>,
+    call: &mut Call,
     identity: &Identity,
     fingerprint: Fingerprint,
 ) -> Result<Entered, StoreError> {
     let engine = &protection.engine;
-    let enter = |fingerprint| engine.enter(identity.clone(), fingerprint, call.terms());
+    let terms = call.terms();
+    let enter = |fingerprint| engine.enter(identity.clone(), fingerprint, terms.clone());
     for _ in 0..COMPARISONS_MAX {
         let record = engine.look(&identity.digest()).await?;
         // Without one, the key became free in between.
@@ -506,7 +508,10 @@ async fn compare_as_recorded(
                 true => Hosts::Compared,
                 false => Hosts::Ignored,
             };
-            let as_recorded = protection.fingerprint(call, identity, hosts);
+            let as_recorded = match hosts == call.rules.hosts {
+                true => fingerprint,
+                false => fingerprint_under(protection, call, identity, hosts).await,
+            };
             if record.fingerprint != as_recorded {
                 return Ok(Entered::Mismatch);
             }
@@ -530,6 +535,32 @@ async fn compare_as_recorded(
         }
     }
     Err(StoreError::Unavailable("the record keeps changing".into()))
+}
+
+/// The fingerprint of a request under another rule about hosts than its own.
+async fn fingerprint_under(
+    protection: &Arc<Protection>,
+    call: &mut Call,
+    identity: &Identity,
+    hosts: Hosts,
+) -> Fingerprint {
+    let (there, identity) = (Arc::clone(protection), identity.clone());
+    let copy = Call {
+        caller: call.caller.clone(),
+        endpoint: call.endpoint.clone(),
+        key: call.key.clone(),
+        source: call.source,
+        class: Arc::clone(&call.class),
+        rules: Arc::clone(&call.rules),
+        // It goes along, because it may count the body's bytes.
+        held: call.held.take(),
+        request: call.request.clone(),
+    };
+    let comparing = move || (there.fingerprint(&copy, &identity, hosts), copy.held);
+    let bytes = call.request.body().len();
+    let (fingerprint, held) = protection.body_work.run(bytes, comparing).await;
+    call.held = held;
+    fingerprint
 }
 
 /// The fingerprint of requests that are compared by their key alone.
@@ -611,6 +642,7 @@ impl Protection {
             engine,
             fingerprinter,
             reconciler: None,
+            body_work: BodyWork::default(),
         }
     }
 

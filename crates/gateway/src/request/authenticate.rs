@@ -58,8 +58,14 @@ pub(super) async fn authenticate(
             // Boxed: this path is rare.
             let reading = Box::pin(read_body(runtime, plan, limit, &unknown, request));
             let request = reading.await?;
-            let key = idempotency_key::signed_text(&request.head.headers);
-            let known = signed.verify(routed.endpoint().as_str(), key, &request.body);
+            let (endpoint, bytes) = (routed.endpoint().clone(), request.body.len());
+            let verifying = move || {
+                let key = idempotency_key::signed_text(&request.head.headers);
+                let known = signed.verify(endpoint.as_str(), key, &request.body);
+                (known, request)
+            };
+            let body_work = &runtime.protection().body_work;
+            let (known, request) = body_work.run(bytes, verifying).await;
             let known = known.map_err(|error| refuse(&error, Some(KnownBy::Scheduler)))?;
             (known, ClientRequest::Whole(request))
         }

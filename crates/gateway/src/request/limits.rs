@@ -1,6 +1,8 @@
 //! Limits per tenant and for all tenants, so that one tenant's load does not
-//! degrade the others. A request refused here left no trace: the gateway looked
-//! nothing up and stored nothing under the key.
+//! degrade the others. A request refused here leaves no trace: the gateway forwards
+//! nothing and stores nothing under the key. A small body is hashed, and its operation
+//! looked up in memory, before a slot is taken, because a replay from memory needs
+//! none; a large body is hashed only with a slot.
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;

@@ -3,6 +3,7 @@
 
 use http::Request;
 use onceward_core::caller::Caller;
+use onceward_http::body_work::is_large;
 use onceward_http::run::{Call, ProtectedResponse, identify};
 
 use super::admit::refuse_over_limit;
@@ -34,23 +35,38 @@ pub(super) async fn protect(
         body,
         buffered,
     } = request;
+    let begin = || {
+        let running = runtime.limiter().begin(caller.tenant());
+        running.map_err(|limit| refuse_over_limit(&caller, limit))
+    };
+    let is_large = is_large(body.len());
     let call = Call::new(
         sender,
         key.clone(),
         settings,
         Request::from_parts(*head, body),
-    );
+    )
+    .with_source(source);
+    // Hashing a large body is work that needs a slot too. It may go on after the client
+    // has disconnected, so that the call holds what counts the body's bytes.
+    let (call, unheld) = match is_large {
+        true => (call.holding((begin()?, buffered)), None),
+        false => (call, Some(buffered)),
+    };
     let protection = runtime.protection();
-    let identified = match identify(protection, call.with_source(source)).await {
+    let identified = match identify(protection, call).await {
         Ok(identified) => identified,
         Err(problem) => return Ok(ProtectedResponse::refused(problem)),
     };
-    // A replay from memory runs nothing, so that it takes no slot either.
+    // A replay from memory runs nothing, so that with a small body it takes no slot
+    // either.
     if let Some(replayed) = identified.recall(protection) {
         return Ok(replayed);
     }
-    let running = runtime.limiter().begin(caller.tenant());
-    let running = running.map_err(|limit| refuse_over_limit(&caller, limit))?;
+    let identified = match unheld {
+        Some(buffered) => identified.holding((begin()?, buffered)),
+        None => identified,
+    };
     let context = ForwardContext {
         peer,
         route: routed.route().clone(),
@@ -74,9 +90,7 @@ pub(super) async fn protect(
                 .await
         }
     };
-    let running = identified
-        .holding((running, buffered))
-        .run(protection, forward);
+    let running = identified.run(protection, forward);
     // Boxed: the future of a run is large, and moves with the request.
     Ok(Box::pin(running).await)
 }

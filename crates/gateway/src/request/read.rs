@@ -3,6 +3,8 @@
 //!
 //! Both happen before any claim: a body that breaks off leaves no trace.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use http::request::Parts;
 use hyper::body::Incoming;
@@ -130,7 +132,8 @@ pub(super) async fn read(
         KeyDecision::Derived(derived) => {
             let whole = read_body(runtime, plan, limit, &caller, request).await?;
             let window = derived.window;
-            match idempotency_key::derive(derived, &caller, routed.endpoint(), &whole) {
+            let (key, whole) = derive(runtime, &routed, &caller, whole).await;
+            match key {
                 Some(key) => {
                     return Ok(Ready::Protected(Protected(ProtectedParts {
                         routed,
@@ -158,6 +161,24 @@ pub(super) async fn read(
         request,
         why,
     })))
+}
+
+/// Makes a key from the parts of a request that its route names.
+async fn derive(
+    runtime: &Runtime,
+    routed: &Routed,
+    caller: &Caller,
+    request: WholeRequest,
+) -> (Option<Key>, WholeRequest) {
+    let (route, endpoint) = (Arc::clone(routed.route()), routed.endpoint().clone());
+    let (caller, bytes) = (caller.clone(), request.body.len());
+    let deriving = move || {
+        let derived = route.route.derived_key.as_ref();
+        let key = derived
+            .and_then(|derived| idempotency_key::derive(derived, &caller, &endpoint, &request));
+        (key, request)
+    };
+    runtime.protection().body_work.run(bytes, deriving).await
 }
 
 /// Reads the whole body of a request, within its deadline and within what all

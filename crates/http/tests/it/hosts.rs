@@ -17,15 +17,16 @@ use onceward_core::key::Key;
 use onceward_core::record::{Answer, Reply, Settlement, State};
 use onceward_core::store::Store;
 use onceward_http::layer::IdempotencyLayer;
+use rstest::rstest;
 
 use crate::faults::Faulty;
 use crate::harness::{Origin, Protected, memory, protect, protect_with, until};
 
-fn at(host: &str, body: &'static str) -> Request<Full<Bytes>> {
+fn at(host: &str, body: impl Into<Bytes>) -> Request<Full<Bytes>> {
     let request = Request::post("/pay")
         .header("host", host)
         .header("idempotency-key", "k");
-    request.body(Full::from(body)).unwrap()
+    request.body(Full::new(body.into())).unwrap()
 }
 
 fn ignoring_hosts(origin: &Origin, store: Arc<dyn Store>) -> Protected {
@@ -136,13 +137,16 @@ async fn a_record_made_before_hosts_were_compared_still_replays() {
 }
 
 /// A record is compared as it was made: with its host, or without one.
+#[rstest]
+#[case::small(1)]
+#[case::worked_on_by_another_thread(100 << 10)]
 #[tokio::test]
-async fn records_are_compared_as_they_were_made() {
+async fn records_are_compared_as_they_were_made(#[case] body_bytes: usize) {
     let (origin, store) = (Origin::status(201), memory());
     let ignoring = ignoring_hosts(&origin, store.clone());
     let comparing = protect(&origin, Class::interactive(), store);
-    let with_key = |key: &'static str, host, body| {
-        let mut request = at(host, body);
+    let with_key = |key: &'static str, host, body: &str| {
+        let mut request = at(host, body.repeat(body_bytes));
         let key = http::HeaderValue::from_static(key);
         request.headers_mut().insert("idempotency-key", key);
         request

@@ -26,8 +26,8 @@ use onceward_http::fields;
 use onceward_http::problem::{Code, Problem};
 use onceward_http::run::Outcome;
 use onceward_webhooks::{
-    Delivery, Event, EventBody, Handshake, Provider, Refusal, SigningKey, Unidentified, identify,
-    verify,
+    Delivery, Event, EventBody, Handshake, Provider, Refusal, SigningKey, Tolerance, Unidentified,
+    identify, verify,
 };
 use tokio::sync::oneshot;
 
@@ -113,34 +113,32 @@ pub(crate) async fn ingest<'a>(
     let (unknown, limit) = (Caller::local(), plan.config.server.body_limit);
     let read = read_body(runtime, plan, limit, &unknown, request).await;
     let (request, report) = report.carry(read)?;
+    let found = find_webhook(runtime, plan, &by_path, &path.id).await;
+    let ((webhook, keys), report) = report.carry(found)?;
+    let signed = SignedRequest {
+        url: public_url(plan, &request.head),
+        request,
+        by_path,
+        webhook,
+    };
+    let now = (runtime.clock().now().unix_ms() / 1000).cast_signed();
+    let tolerance = plan.config.webhooks.tolerance;
+    let bytes = signed.request.body.len();
+    let verifying = move || (signed.verify_and_identify(&keys, now, tolerance), signed);
+    let (verified, signed) = runtime.protection().body_work.run(bytes, verifying).await;
+    let SignedRequest {
+        request,
+        by_path,
+        webhook,
+        ..
+    } = signed;
     let WholeRequest {
         head: parts,
         body,
         buffered,
     } = request;
-
-    let found = find_webhook(runtime, plan, &by_path, &path.id).await;
-    let ((webhook, keys), report) = report.carry(found)?;
-    let url = plan.config.server.public_url.as_deref().unwrap_or_default();
-    let target = parts
-        .uri
-        .path_and_query()
-        .map_or("/", |target| target.as_str());
-    let url = format!("{url}{target}");
-    let sent = onceward_webhooks::Parts {
-        url: &url,
-        headers: &parts.headers,
-        body: &body,
-    };
-    // An unknown webhook is verified with the path's provider and a decoy
-    // key, so that a malformed header gets the same answer as at any other.
-    let provider = webhook
-        .as_ref()
-        .map_or(&by_path, |webhook| &webhook.provider);
-    let now = (runtime.clock().now().unix_ms() / 1000).cast_signed();
-    let tolerance = plan.config.webhooks.tolerance;
-    let verified = verify(provider, &sent, &keys, now, tolerance);
-    let (verified, report) = report.carry(verified.map_err(|error| refuse(name, &error)))?;
+    let name = by_path.name();
+    let (identified, report) = report.carry(verified.map_err(|error| refuse(name, &error)))?;
     // The decoy key grants no access.
     let (webhook, report) = report.carry(webhook.as_deref().ok_or_else(unauthenticated))?;
 
@@ -167,7 +165,8 @@ pub(crate) async fn ingest<'a>(
         endpoint,
         peer,
     };
-    let identified = identify(&verified).map_err(|error| refuse_unidentified(name, &error));
+    // A tenant over its rate is told that first.
+    let identified = identified.map_err(|error| refuse_unidentified(name, &error));
     let (delivery, report) = report.carry(identified)?;
     let events = match delivery {
         Delivery::Handshake(Handshake::Answer { content_type, body }) => {
@@ -193,6 +192,44 @@ pub(crate) async fn ingest<'a>(
         Ok(response) => Ok(report.answered(response)),
         Err(refused) => Err(report.refused(refused)),
     }
+}
+
+/// A provider's request whose signature is to be verified.
+struct SignedRequest {
+    request: WholeRequest,
+    url: String,
+    by_path: Provider,
+    webhook: Option<Arc<Webhook>>,
+}
+
+impl SignedRequest {
+    /// Verifies the signature, and then identifies what the request delivers: both read
+    /// the whole body, which may be large.
+    fn verify_and_identify(
+        &self,
+        keys: &[SigningKey],
+        now: i64,
+        tolerance: Tolerance,
+    ) -> Result<Result<Delivery, Unidentified>, Refusal> {
+        // An unknown webhook is verified with the path's provider and a decoy
+        // key, so that a malformed header gets the same answer as at any other.
+        let provider = (self.webhook.as_ref()).map_or(&self.by_path, |webhook| &webhook.provider);
+        let sent = onceward_webhooks::Parts {
+            url: &self.url,
+            headers: &self.request.head.headers,
+            body: &self.request.body,
+        };
+        let verified = verify(provider, &sent, keys, now, tolerance)?;
+        Ok(identify(&verified))
+    }
+}
+
+/// The gateway's public URL with the received path and query.
+fn public_url(plan: &Plan, head: &Parts) -> String {
+    let url = plan.config.server.public_url.as_deref().unwrap_or_default();
+    let target = head.uri.path_and_query();
+    let target = target.map_or("/", |target| target.as_str());
+    format!("{url}{target}")
 }
 
 /// The webhook with this id and its keys. For an unknown webhook, or one

@@ -49,6 +49,23 @@ fn sent(gateway: &Running, path: &str, tick: &Tick<'_>) -> ClientRequest {
 }
 
 #[tokio::test]
+async fn a_tick_with_a_large_body_is_verified_too() {
+    let origin = echo().run().await;
+    let gateway = house(&origin).await;
+    let large = "x".repeat(100 << 10);
+    let tick = Tick {
+        body: &large,
+        ..tick("sched:nightly:1700000000000")
+    };
+    assert_eq!(sent(&gateway, "/reports", &tick).send().await.status, 201);
+    let forged = Tick {
+        secret: "a secret of somebody else",
+        ..tick
+    };
+    assert_eq!(sent(&gateway, "/reports", &forged).send().await.status, 401);
+}
+
+#[tokio::test]
 async fn a_tick_sent_three_times_by_two_workers_runs_once() {
     let origin = echo().gated().run().await;
     let gateway = house(&origin).await;

@@ -58,6 +58,19 @@ async fn the_same_parts_derive_the_same_key_and_the_answer_says_so() {
 }
 
 #[tokio::test]
+async fn a_large_body_derives_a_key_too() {
+    let origin = origin().reply(201, "paid").run().await;
+    let gateway = one(&origin, BY_ORDER).await;
+    let note = "n".repeat(100 << 10);
+    for is_replay in [false, true] {
+        let body = format!(r#"{{"note": "{note}", "order": {{"id": 7}}}}"#);
+        let answer = gateway.request("POST /payments").body(body).send().await;
+        assert_eq!((answer.status, answer.is_replay()), (201, is_replay));
+        assert_eq!(answer.header("idempotency-key-source"), "derived");
+    }
+}
+
+#[tokio::test]
 async fn a_derived_key_is_remembered_for_its_window() {
     let origin = origin().reply(201, "paid").run().await;
     let text = [

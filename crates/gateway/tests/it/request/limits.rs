@@ -114,6 +114,30 @@ async fn in_flight_per_tenant() {
 }
 
 #[tokio::test]
+async fn a_large_body_beyond_the_limit_is_refused_before_it_is_hashed() {
+    let origin = origin().reply(201, "paid").gated().run().await;
+    let gateway = configured(&origin, &text("in_flight_per_tenant = 1"))
+        .run()
+        .await;
+    let ann = api_key(&gateway, ANN).await;
+    let large = || {
+        let body = vec![b'x'; 100 << 10];
+        gateway.post("/payments", "large").by(&ann).body(body)
+    };
+    origin.open();
+    assert_eq!(large().send().await.status, 201);
+    let small = gateway.post("/payments", "small").by(&ann).spawn();
+    origin.called(2).await;
+    // Only its hash could tell that it is a replay.
+    assert_refused(&large().send().await);
+    origin.open();
+    assert_eq!(small.await.unwrap().status, 201);
+    assert!(ask_until(large, Answer::is_replay).await.is_replay());
+    // Replays gave their slots back.
+    assert!(large().send().await.is_replay());
+}
+
+#[tokio::test]
 async fn in_flight_in_total() {
     let origin = origin().reply(201, "paid").gated().run().await;
     let gateway = configured(&origin, &text("in_flight = 1")).run().await;
