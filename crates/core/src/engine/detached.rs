@@ -2,8 +2,8 @@
 //!
 //! Most callers wait until their operation is recorded. Then the work is polled in
 //! the caller's own task, which costs neither another task nor a wake from one to
-//! the other. Only when the caller goes earlier, or the answer comes before the end
-//! of the work, does the rest become a task of the engine.
+//! the other. If the caller goes earlier, or the answer comes before the end of the
+//! work, the rest of the work becomes a task of the engine.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
