@@ -1,5 +1,5 @@
 //! Load over HTTP/2 by `h2load`: one connection with many streams. It sends the same bytes again
-//! and again, so it can pass through and replay, but not run first.
+//! and again, so it can pass through and replay one key with its body, but not run first.
 
 use std::fs;
 use std::path::Path;
@@ -12,6 +12,7 @@ use tokio::process::Command;
 
 use super::load::Load;
 use super::stats::{Faults, LoadResult};
+use super::workload::Request;
 
 pub(super) const PROGRAM: &str = "h2load";
 pub(super) const STREAMS: usize = 100;
@@ -24,7 +25,9 @@ pub(super) async fn run(
     directory: &Path,
 ) -> anyhow::Result<LoadResult> {
     let body = directory.join(BODY);
-    fs::write(&body, load.workload.body())?;
+    let mut request = Request::new(load.workload.clone(), &load.target, load.api_key.as_ref());
+    request.numbered(0);
+    fs::write(&body, request.body())?;
     let mut command = Command::new(PROGRAM);
     command
         .args([

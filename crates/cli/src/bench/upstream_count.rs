@@ -69,7 +69,7 @@ fn parse(body: &[u8]) -> Option<Told> {
 /// `unanswered` requests without an answer.
 pub(super) fn check(workload: &Workload, answered: u64, arrived: u64, unanswered: u64) -> Faults {
     let wrong = match workload {
-        Workload::Replay(_) => arrived,
+        replay if replay.is_replay() => arrived,
         _ if arrived < answered => answered - arrived,
         _ => arrived.saturating_sub(answered + unanswered),
     };

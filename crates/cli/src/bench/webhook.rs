@@ -1,40 +1,57 @@
-//! A webhook of the gateway from the side of the provider: its path and its signature.
+//! A webhook of the gateway from the side of the provider: its path and its signatures.
 //!
-//! It signs as GitHub does, because GitHub's delivery id is in a header outside of the signature:
-//! the body is signed once, and load generators that cannot sign send new events all the same.
+//! It signs as Stripe does: the id of an event is in its body, and the signature covers the body and
+//! a time. Every event is signed by itself, because every event has other bytes. A load generator
+//! that cannot sign takes the signatures of the first events from a file.
 
 use std::fmt;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use data_encoding::HEXLOWER;
 use ring::hmac;
 
 /// The name of the provider in the gateway.
-pub(super) const PROVIDER: &str = "github";
-pub(super) const EVENT: &str =
-    r#"{"action":"created","amount":4200,"currency":"EUR","sender":{"id":7}}"#;
-/// The header with the id of an event.
-pub(super) const ID_HEADER: &str = "X-GitHub-Delivery";
+pub(super) const PROVIDER: &str = "stripe";
+/// An event with a blank id.
+pub(super) const EVENT: &str = r#"{"id":"evt_00000000-0000-0000-0000-000000000000","object":"event","type":"charge.succeeded","amount":4200}"#;
+/// The digits of a signature.
+pub(super) const SIGNATURE_BYTES: usize = 64;
+pub(super) const SIGNATURE_BLANK: &str =
+    "0000000000000000000000000000000000000000000000000000000000000000";
 
-/// The path for events, and the signature of all of them.
+/// The path for events, and the key that signs them.
 pub(super) struct Webhook {
     path: String,
-    signature: String,
+    key: hmac::Key,
 }
 
-/// Without the signature.
+/// Without the key.
 impl fmt::Debug for Webhook {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Webhook").field(&self.path).finish()
     }
 }
 
+/// When an event was signed: seconds since 1970 in decimal digits.
+pub(super) struct SigningTime(pub(super) String);
+
+impl SigningTime {
+    pub(super) fn now() -> Self {
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
+        SigningTime(since_1970.unwrap_or_default().as_secs().to_string())
+    }
+
+    /// The line in a request's head, with a blank signature.
+    pub(super) fn signature_header(&self) -> String {
+        format!("Stripe-Signature: t={},v1={SIGNATURE_BLANK}\r\n", self.0)
+    }
+}
+
 impl Webhook {
     pub(super) fn new(id: &str, secret: &str) -> Self {
-        let key = hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes());
-        let tag = hmac::sign(&key, EVENT.as_bytes());
         Webhook {
             path: format!("/api/v1/webhooks/{PROVIDER}/{id}"),
-            signature: HEXLOWER.encode(tag.as_ref()),
+            key: hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes()),
         }
     }
 
@@ -42,9 +59,15 @@ impl Webhook {
         &self.path
     }
 
-    /// The line of the signature in a request's head.
-    pub(super) fn signature_header(&self) -> String {
-        format!("X-Hub-Signature-256: sha256={}\r\n", self.signature)
+    /// The signature of an event in hexadecimal digits.
+    pub(super) fn sign(&self, time: &SigningTime, body: &[u8]) -> [u8; SIGNATURE_BYTES] {
+        let mut signed = hmac::Context::with_key(&self.key);
+        signed.update(time.0.as_bytes());
+        signed.update(b".");
+        signed.update(body);
+        let mut digits = [0; SIGNATURE_BYTES];
+        HEXLOWER.encode_mut(signed.sign().as_ref(), &mut digits);
+        digits
     }
 }
 
@@ -52,12 +75,14 @@ impl Webhook {
 mod tests {
     use super::*;
 
-    /// Compared with `printf %s "$EVENT" | openssl dgst -sha256 -hmac secret`.
+    /// Compared with `printf %s "1760000000.$EVENT" | openssl dgst -sha256 -hmac secret`.
     #[test]
-    fn an_event_is_signed_as_github_signs_it() {
+    fn an_event_is_signed_as_stripe_signs_it() {
         let webhook = Webhook::new("wh_1", "secret");
-        let expected = "X-Hub-Signature-256: sha256=4616bc824458cedb9de348ecefa874ce3450c6abb5cd7f42e3f170505a3f13d3\r\n";
-        assert_eq!(webhook.signature_header(), expected);
-        assert_eq!(webhook.path(), "/api/v1/webhooks/github/wh_1");
+        let signature = webhook.sign(&SigningTime("1760000000".into()), EVENT.as_bytes());
+        let expected = "17c6087953a6421553f6d02c8028cc8eaa4297cdea14e32800aab26a4ea66a35";
+        assert_eq!(String::from_utf8_lossy(&signature), expected);
+        assert_eq!(webhook.path(), "/api/v1/webhooks/stripe/wh_1");
+        assert_eq!(SIGNATURE_BLANK.len(), SIGNATURE_BYTES);
     }
 }

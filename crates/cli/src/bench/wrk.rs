@@ -1,10 +1,10 @@
 //! Load by `wrk`, which costs less per request than the load generator of this program.
 //!
 //! The script is generated, with the same bytes that the own generator sends. A request without a
-//! key is static and costs no Lua at all; replays are taken from a table; first runs are two
-//! concatenations. wrk does not look at headers, so what ran is checked at the upstream.
+//! key is static and costs no Lua at all; replays of a few keys are taken from a table; others are one
+//! concatenation around the number of the request. Lua does not sign, so the signatures of events are
+//! read from a file. wrk does not look at headers, so what ran is checked at the upstream.
 
-use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 use std::process::Stdio;
@@ -15,14 +15,22 @@ use tokio::process::Command;
 
 use super::load::Load;
 use super::stats::{Faults, Latency, LoadResult};
+use super::webhook::SIGNATURE_BYTES;
 use super::workload::{REPLAY_KEYS, Request, Workload};
 
 pub(super) const PROGRAM: &str = "wrk";
 const SCRIPT: &str = "wrk.lua";
+const SIGNATURES: &str = "wrk.signatures";
+/// More events than are sent in a second. One beyond the last signature would be a duplicate of an
+/// earlier one, which the count of deliveries shows.
+const EVENTS_PER_SECOND_MAX: u64 = 50_000;
 /// Longer than any response takes.
 const TIMEOUT: &str = "30s";
 /// The first word of the line that the script prints at the end.
 const RESULT: &str = "onceward-bench";
+/// Gives each thread its `number`.
+const NUMBERED_THREADS: &str = "local threads = 0\n\
+    function setup(thread) thread:set('number', threads); threads = threads + 1 end\n";
 const DONE: &str = r#"
 function done(summary, latency, requests)
     local errors = summary.errors
@@ -40,12 +48,20 @@ pub(super) async fn run(
     time: Duration,
     directory: &Path,
 ) -> anyhow::Result<LoadResult> {
+    let seconds = time.as_secs().max(1);
     let path = directory.join(SCRIPT);
-    fs::write(&path, script(load))?;
+    let signatures = directory.join(SIGNATURES);
+    // One for both: a signature covers the time at which the request was made.
+    let mut request = request(load);
+    if let Workload::Webhook(..) = load.workload {
+        let events = seconds * EVENTS_PER_SECOND_MAX;
+        fs::write(&signatures, sign(&mut request, events))?;
+    }
+    fs::write(&path, script(load, &mut request, &signatures))?;
     let output = Command::new(PROGRAM)
         .arg(format!("--threads={}", load.threads))
         .arg(format!("--connections={}", load.connections))
-        .arg(format!("--duration={}", time.as_secs().max(1)))
+        .arg(format!("--duration={seconds}"))
         .args(["--latency", "--timeout", TIMEOUT, "--script"])
         .arg(&path)
         .arg(format!("{}{}", load.target, load.workload.path()))
@@ -60,45 +76,74 @@ pub(super) async fn run(
     parse(&text, &load.workload).with_context(|| format!("unexpected output of wrk: {text}"))
 }
 
-fn script(load: &Load) -> String {
-    let mut request = Request::new(load.workload.clone(), &load.target, load.api_key.as_ref());
-    let mut text = String::new();
-    match &load.workload {
+/// The signatures of this many events, one after the other.
+fn sign(request: &mut Request, events: u64) -> Vec<u8> {
+    let mut signatures = Vec::new();
+    for number in 0..events {
+        request.numbered(number);
+        signatures.extend_from_slice(request.signature());
+    }
+    signatures
+}
+
+fn request(load: &Load) -> Request {
+    Request::new(load.workload.clone(), &load.target, load.api_key.as_ref())
+}
+
+/// The script. Signatures are read from their file, if the workload has any.
+fn script(load: &Load, request: &mut Request, signatures: &Path) -> String {
+    let pieces = Vec::from_iter(request.around_numbers().into_iter().map(lua_string));
+    let pieces = pieces.join(", ");
+    // Each thread takes every `threads`th number.
+    let threads = load.threads;
+    let numbers = format!(
+        "{NUMBERED_THREADS}local last = 0\nfunction init() last = number - {threads} end\n"
+    );
+    let text = match &load.workload {
         Workload::PassThrough => {
             let bytes = lua_string(request.numbered(0));
-            write!(text, "local bytes = {bytes}\nfunction request() return bytes end\n")
+            format!("local bytes = {bytes}\nfunction request() return bytes end\n")
         }
         Workload::Replay(_) => {
-            text.push_str("local replays = {\n");
-            for number in 0..REPLAY_KEYS {
-                let bytes = lua_string(request.numbered(number));
-                writeln!(text, "{bytes},").expect("writing to a String does not fail");
-            }
-            write!(
-                text,
-                "}}\nlocal last = 0\nfunction request()\n\
+            let all = (0..REPLAY_KEYS).map(|number| lua_string(request.numbered(number)));
+            let all = Vec::from_iter(all).join(",\n");
+            format!(
+                "local replays = {{\n{all}\n}}\nlocal last = 0\nfunction request()\n\
                  last = last % {REPLAY_KEYS} + 1\nreturn replays[last]\nend\n"
             )
         }
-        Workload::First(seed)
-        | Workload::Restate(seed)
-        | Workload::ShortLived(seed)
-        | Workload::Flood(seed)
-        | Workload::Webhook(seed, _) => {
-            let (head, tail) = request.around_key();
-            let (head, tail) = (lua_string(head), lua_string(tail));
-            let prefix = seed.prefix();
-            write!(
-                text,
-                "local threads = 0\nfunction setup(thread) thread:set('number', threads); threads = threads + 1 end\n\
-                 local head, tail, last = '', {tail}, 0\n\
-                 function init() head = {head} .. '{prefix}' .. string.format('%04x-', number) end\n\
-                 function request()\nlast = last + 1\n\
-                 return head .. string.format('%012x', last) .. tail\nend\n"
+        Workload::ReplayDrawn(keys) => {
+            let (draw, count) = (keys.draw.0 as u32, keys.count);
+            format!(
+                "{NUMBERED_THREADS}function init() math.randomseed({draw} + number) end\n\
+                 local a, b, c = {pieces}\nfunction request()\n\
+                 local digits = string.format('%012x', math.random({count}) - 1)\n\
+                 return a .. digits .. b .. digits .. c\nend\n"
             )
         }
-    }
-    .expect("writing to a String does not fail");
+        Workload::Webhook(..) => {
+            let path = lua_string(signatures.as_os_str().as_encoded_bytes());
+            format!(
+                "{numbers}local file = assert(io.open({path}))\n\
+                 local signatures = file:read('*a')\nfile:close()\n\
+                 local count = #signatures / {SIGNATURE_BYTES}\n\
+                 local a, b, c = {pieces}\nfunction request()\n\
+                 last = (last + {threads}) % count\nlocal at = last * {SIGNATURE_BYTES}\n\
+                 local signature = signatures:sub(at + 1, at + {SIGNATURE_BYTES})\n\
+                 return a .. signature .. b .. string.format('%012x', last) .. c\nend\n"
+            )
+        }
+        Workload::First(_)
+        | Workload::Restate(_)
+        | Workload::ShortLived(_)
+        | Workload::Flood(_) => {
+            format!(
+                "{numbers}local a, b, c = {pieces}\nfunction request()\n\
+                 last = last + {threads}\nlocal digits = string.format('%012x', last)\n\
+                 return a .. digits .. b .. digits .. c\nend\n"
+            )
+        }
+    };
     text + DONE
 }
 
@@ -140,9 +185,13 @@ fn parse(output: &str, workload: &Workload) -> Option<LoadResult> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+    use std::sync::Arc;
+
     use super::super::load::Length;
     use super::super::loopback::LoopbackOrigin;
-    use super::super::workload::Seed;
+    use super::super::webhook::Webhook;
+    use super::super::workload::{DrawnKeys, Seed};
     use super::*;
 
     fn load(workload: Workload) -> Load {
@@ -192,20 +241,65 @@ mod tests {
         }
     }
 
+    fn script_of(workload: Workload) -> String {
+        let load = load(workload);
+        script(&load, &mut request(&load), Path::new("signatures"))
+    }
+
     #[test]
-    fn the_script_of_first_runs_has_the_request_around_the_key() {
-        let script = script(&load(Workload::First(Seed(7))));
-        let head = r#"head = "POST /payments HTTP/1.1\r\nHost: 127.0.0.1:8080\r\n"#;
-        assert!(script.contains(head), "{script}");
-        let tail = r#"tail, last = '', "\r\nContent-Length: 32\r\n\r\n{\"amount\":4200"#;
-        assert!(script.contains(tail), "{script}");
+    fn the_script_of_first_runs_has_the_request_around_its_number() {
+        let script = script_of(Workload::First(Seed(7)));
+        let pieces = r#"local a, b, c = "POST /payments HTTP/1.1\r\nHost: 127.0.0.1:8080\r\n"#;
+        assert!(script.contains(pieces), "{script}");
+        let body =
+            r#"\r\nContent-Length: 79\r\n\r\n{\"amount\":4200,\"currency\":\"EUR\",\"order\":\""#;
+        assert!(script.contains(body), "{script}");
+        assert!(
+            script.contains("return a .. digits .. b .. digits .. c"),
+            "{script}"
+        );
         assert!(script.contains("function done"), "{script}");
     }
 
     #[test]
-    fn the_script_of_replays_has_every_key() {
-        let script = script(&load(Workload::Replay(Seed(7))));
+    fn the_script_of_replays_has_every_request() {
+        let script = script_of(Workload::Replay(Seed(7)));
         let requests = script.lines().filter(|line| line.starts_with("\"POST "));
-        assert_eq!(requests.count() as u64, REPLAY_KEYS);
+        assert_eq!(requests.collect::<HashSet<_>>().len() as u64, REPLAY_KEYS);
+    }
+
+    #[test]
+    fn the_script_of_drawn_replays_has_the_number_of_keys() {
+        let keys = DrawnKeys {
+            of: Seed(7),
+            count: 5000,
+            draw: Seed(1 << 40),
+        };
+        let script = script_of(Workload::ReplayDrawn(keys));
+        assert!(script.contains("math.random(5000) - 1"), "{script}");
+        assert!(script.contains("math.randomseed(0 + number)"), "{script}");
+    }
+
+    #[test]
+    fn an_event_has_its_signature_from_the_file() {
+        let webhook = Arc::new(Webhook::new("wh_1", "secret"));
+        let load = load(Workload::Webhook(Seed(7), webhook));
+        let mut request = request(&load);
+        let signatures = sign(&mut request, 3);
+        assert_eq!(signatures.len(), 3 * SIGNATURE_BYTES);
+        let script = script(&load, &mut request, Path::new("signatures"));
+        assert!(script.contains(r#"io.open("signatures")"#), "{script}");
+        // With the rest of the script's request, the file's signature is right.
+        let pieces = Vec::from_iter(request.around_numbers().into_iter().map(<[u8]>::to_vec));
+        let signature = &signatures[2 * SIGNATURE_BYTES..];
+        let event = [
+            &pieces[0],
+            signature,
+            &pieces[1],
+            b"000000000002",
+            &pieces[2],
+        ]
+        .concat();
+        assert_eq!(event, request.numbered(2));
     }
 }
