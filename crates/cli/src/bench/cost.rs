@@ -20,7 +20,7 @@ const TICK_NS: u64 = 10_000_000;
 const IDLE_PAUSE: Duration = Duration::from_millis(200);
 const IDLE_NS: u64 = 2_000_000;
 const IDLE_CHECKS: u32 = 2;
-/// Waiting for that ends after this time.
+/// Waiting for that ends after this time, which is reported.
 const IDLE_WAIT_MAX: Duration = Duration::from_secs(30);
 /// The state of a listening socket in `/proc/net/tcp`.
 const TCP_LISTEN: &str = "0A";
@@ -91,8 +91,8 @@ impl Server {
         usage
     }
 
-    /// Waits until it is idle, and returns the time used by then.
-    pub(super) async fn settle(&self) -> Usage {
+    /// Waits until it is idle, up to a limit.
+    pub(super) async fn settle(&self) -> Settled {
         let start = Instant::now();
         let mut usage = self.usage();
         let mut idle = 0;
@@ -105,7 +105,10 @@ impl Server {
             };
             usage = now;
         }
-        usage
+        Settled {
+            usage,
+            is_idle: idle == IDLE_CHECKS,
+        }
     }
 
     fn with_descendants(&self) -> Vec<u32> {
@@ -116,6 +119,14 @@ impl Server {
         let parents = processes().filter_map(|id| parent(&id));
         descendants(&self.roots, &Vec::from_iter(parents))
     }
+}
+
+/// A server after the wait for it.
+#[derive(Debug)]
+pub(super) struct Settled {
+    pub(super) usage: Usage,
+    /// If it is not idle yet, its time is incomplete, and it slows what is measured next.
+    pub(super) is_idle: bool,
 }
 
 /// The time that a server has used so far.

@@ -119,7 +119,7 @@ impl Schedule {
             add(Scenario::Sync, probe.finish().await?);
         }
         if let Some(server) = gateway.server() {
-            server.settle().await;
+            results.settle(&server, scenario.label()).await;
         }
         Ok(())
     }

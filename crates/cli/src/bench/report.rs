@@ -22,15 +22,15 @@ pub(super) struct Report {
     pub(super) version: u32,
     pub(super) machine: Machine,
     pub(super) tools: Tools,
-    #[serde(rename = "pace")]
     pub(super) settings: Settings,
     /// What the ratios of the rows relate to.
-    #[serde(rename = "yardstick")]
     pub(super) baseline: Scenario,
     pub(super) rows: Vec<Row>,
     pub(super) sync_bytes: Option<u64>,
     pub(super) stored: Vec<Stored>,
     pub(super) scale: Option<Scale>,
+    /// The servers that were not idle when the wait for them ended, once for each time.
+    pub(super) still_busy: Vec<String>,
     pub(super) targets: Vec<Target>,
 }
 
@@ -38,7 +38,6 @@ pub(super) struct Report {
 #[derive(Serialize)]
 pub(super) struct Row {
     pub(super) stage: Stage,
-    #[serde(rename = "lane")]
     pub(super) scenario: Scenario,
     pub(super) connections: usize,
     pub(super) load_percent: Option<u32>,
@@ -106,6 +105,7 @@ impl Report {
             sync_bytes: results.sync_bytes,
             stored: results.stored,
             scale: results.scale,
+            still_busy: results.still_busy,
             targets,
         }
     }
@@ -371,8 +371,7 @@ pub(super) mod tests {
             measured,
             gateway_peak_memory_bytes: Some(100 * 1024 * 1024),
             sync_bytes: Some(8192),
-            stored: vec![],
-            scale: None,
+            ..Results::default()
         }
     }
 

@@ -1,8 +1,12 @@
 //! The stage of scale: a store with many records beside an empty one, both behind gateways.
 //!
-//! The full store is filled by ordinary requests. Replays ask for its oldest records. Then it is
-//! killed and opened again, and at last short-lived records expire in it and are swept while a
-//! constant rate of first runs goes on.
+//! The full store is filled by ordinary requests. Replays are of two kinds. Those of the other stages
+//! repeat a few keys, which the gateway has in memory, in an empty store as in a full one. Drawn
+//! replays ask for a key of all records each time, so that nearly all are looked up in the database.
+//! An empty store has nothing to draw from, so they are compared with those of a small store, whose
+//! gateway was just started and has nothing in memory either.
+//! Then the gateway of the full store is killed and started again, and at last short-lived records
+//! expire in it and are swept while a constant rate of first runs goes on.
 
 use std::pin::pin;
 use std::time::{Duration, Instant};
@@ -17,12 +21,15 @@ use super::gateway::{Gateway, expect_clean, seed};
 use super::load::{Length, Load, Run};
 use super::report::median;
 use super::scenario::{Scenario, Stage};
-use super::schedule::{Results, Schedule, bar};
+use super::schedule::{PlannedLoad, Results, Schedule, bar};
 use super::stats::LoadResult;
-use super::workload::Workload;
+use super::workload::{DrawnKeys, Seed, Workload};
 
 /// Filling is fastest with many connections, whose writes share a sync.
 const FILL_CONNECTIONS: usize = 256;
+/// Several times as many as the replies that a gateway has in memory, and more than are asked for in
+/// a round.
+const SMALL_RECORDS: u64 = 300_000;
 const BAR_PAUSE: Duration = Duration::from_millis(200);
 /// How long short-lived records are kept.
 const SHORT_LIFE: Duration = Duration::from_secs(90);
@@ -45,8 +52,10 @@ pub(super) struct Scale {
     pub(super) records: u64,
     pub(super) fill_per_second: f64,
     pub(super) fill_cost: Option<Cost>,
-    /// Resident memory when the full store is idle.
+    /// Resident memory when the full store is idle, after the fill.
     pub(super) memory_bytes: Option<u64>,
+    /// The highest resident memory over the whole stage.
+    pub(super) peak_memory_bytes: Option<u64>,
     pub(super) disk_bytes_per_operation: f64,
     /// From the start of the process until it is ready, after a kill.
     pub(super) reopen_ms: f64,
@@ -65,31 +74,59 @@ pub(super) struct Sweep {
     pub(super) p99_during_ms: Option<f64>,
 }
 
+/// A gateway whose store has, or will have, the records of the first keys of a seed.
+struct Filled {
+    gateway: Gateway,
+    seed: Seed,
+    records: u64,
+}
+
+impl Filled {
+    fn empty(gateway: Gateway, records: u64) -> anyhow::Result<Self> {
+        Ok(Filled {
+            gateway,
+            seed: seed()?,
+            records,
+        })
+    }
+}
+
 impl Schedule {
     pub(super) async fn scale_stage(&self, results: &mut Results) -> anyhow::Result<()> {
         let records = self.settings.records;
-        let mut full = self.with_short_lived_class().await?;
-        let before = full.server().map(|server| server.usage());
+        let mut full = Filled::empty(self.with_short_lived_class().await?, records)?;
+        let before = full.gateway.server().map(|server| server.usage());
         let started = Instant::now();
-        self.fill(&full, full.first()?, records).await?;
+        self.fill_all(&full).await?;
         let fill_per_second = records as f64 / started.elapsed().as_secs_f64();
-        let server = full.server().context("a gateway is a process")?;
-        let settled = server.settle().await;
+        let server = full.gateway.server().context("a gateway is a process")?;
+        let settled = results.settle(&server, "filling the store").await;
         let fill_cost = before.and_then(|before| settled.since(&before, records));
-        let stored = full.gauge("onceward_stored_operations").await?;
-        let disk_bytes_per_operation = full.disk_bytes()? as f64 / stored.max(1) as f64;
-        let memory_bytes = full.memory().map(|memory| memory.now_bytes);
+        let stored = full.gateway.gauge("onceward_stored_operations").await?;
+        let disk_bytes_per_operation = full.gateway.disk_bytes()? as f64 / stored.max(1) as f64;
+        let memory_bytes = full.gateway.memory().map(|memory| memory.now_bytes);
 
-        let (list_empty_ms, list_full_ms) = self.measure_beside_empty(&full, results).await?;
-        results.record_memory(&full);
-        let reopen_ms = milliseconds(full.reopen(&self.gateways).await?);
-        let sweep = self.sweep(&full).await?;
-        full.close().await?;
+        let small = self.with_short_lived_class().await?;
+        let mut small = Filled::empty(small, records.min(SMALL_RECORDS))?;
+        self.fill_all(&small).await?;
+        let (list_empty_ms, list_full_ms) = self
+            .measure_beside_empty(&mut small, &full, results)
+            .await?;
+        small.gateway.close().await?;
+
+        results.record_memory(&full.gateway);
+        let peak = |gateway: &Gateway| gateway.memory().map(|memory| memory.peak_bytes);
+        let peak_before = peak(&full.gateway);
+        let reopen_ms = milliseconds(full.gateway.reopen(&self.gateways).await?);
+        let sweep = self.sweep(&full.gateway).await?;
+        let peak_memory_bytes = peak_before.max(peak(&full.gateway));
+        full.gateway.close().await?;
         results.scale = Some(Scale {
             records,
             fill_per_second,
             fill_cost,
             memory_bytes,
+            peak_memory_bytes,
             disk_bytes_per_operation,
             reopen_ms,
             list_empty_ms,
@@ -101,6 +138,11 @@ impl Schedule {
 
     async fn with_short_lived_class(&self) -> anyhow::Result<Gateway> {
         Gateway::configured(&self.gateways, SHORT_LIVED_CLASS).await
+    }
+
+    async fn fill_all(&self, store: &Filled) -> anyhow::Result<()> {
+        let workload = Workload::First(store.seed);
+        self.fill(&store.gateway, workload, store.records).await
     }
 
     /// Records this many operations by ordinary requests, with a progress bar.
@@ -134,13 +176,16 @@ impl Schedule {
     /// an empty and of the full store.
     async fn measure_beside_empty(
         &self,
-        full: &Gateway,
+        small: &mut Filled,
+        full: &Filled,
         results: &mut Results,
     ) -> anyhow::Result<(f64, f64)> {
         let bar = bar("beside a full store");
         let mut lists = [Vec::new(), Vec::new()];
         for number in 0..self.settings.rounds {
             let empty = self.with_short_lived_class().await?;
+            // With a memory that has nothing of the small store.
+            small.gateway.reopen(&self.gateways).await?;
             let peers = &self.peers;
             let (baseline, peer) = match &peers.nginx {
                 Some(nginx) => (Scenario::Nginx, nginx),
@@ -149,9 +194,11 @@ impl Schedule {
             let mut loads = vec![
                 self.to_peer(baseline, peer, Workload::PassThrough),
                 self.through(Scenario::Replay, &empty, empty.replay()),
-                self.through(Scenario::ReplayFull, full, full.replay()),
+                self.through(Scenario::ReplayFull, &full.gateway, full.gateway.replay()),
+                self.drawn(Scenario::ReplayDrawnSmall, small)?,
+                self.drawn(Scenario::ReplayDrawnFull, full)?,
                 self.through(Scenario::First, &empty, empty.first()?),
-                self.through(Scenario::FirstFull, full, full.first()?),
+                self.through(Scenario::FirstFull, &full.gateway, full.gateway.first()?),
             ];
             // Alternating order, as in the other stages.
             if number % 2 == 1 {
@@ -162,7 +209,7 @@ impl Schedule {
                     .await?;
             }
             for _ in 0..LISTS {
-                for (gateway, times) in [&empty, full].into_iter().zip(&mut lists) {
+                for (gateway, times) in [&empty, &full.gateway].into_iter().zip(&mut lists) {
                     times.push(milliseconds(gateway.list(LIST_LIMIT).await?));
                 }
             }
@@ -171,6 +218,15 @@ impl Schedule {
         bar.finish_and_clear();
         let [empty, full] = lists.map(|times| median(times).unwrap_or_default());
         Ok((empty, full))
+    }
+
+    fn drawn(&self, scenario: Scenario, store: &Filled) -> anyhow::Result<PlannedLoad> {
+        let keys = DrawnKeys {
+            of: store.seed,
+            count: store.records,
+            draw: seed()?,
+        };
+        Ok(self.through(scenario, &store.gateway, Workload::ReplayDrawn(keys)))
     }
 
     async fn sweep(&self, gateway: &Gateway) -> anyhow::Result<Sweep> {

@@ -29,6 +29,10 @@ pub(super) enum Scenario {
     #[value(skip)]
     ReplayFull,
     #[value(skip)]
+    ReplayDrawnSmall,
+    #[value(skip)]
+    ReplayDrawnFull,
+    #[value(skip)]
     FirstFull,
     #[value(skip)]
     QuietAlone,
@@ -63,6 +67,8 @@ impl Scenario {
             Scenario::ReplayHttp2 => "onceward, replay, HTTP/2",
             Scenario::Restate => "Restate, first run",
             Scenario::ReplayFull => "onceward, replay, full store",
+            Scenario::ReplayDrawnSmall => "onceward, replay over all records, small store",
+            Scenario::ReplayDrawnFull => "onceward, replay over all records, full store",
             Scenario::FirstFull => "onceward, first run, full store",
             Scenario::QuietAlone => "a quiet tenant, alone",
             Scenario::QuietFlooded => "a quiet tenant, beside a flood",

@@ -16,7 +16,7 @@ use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-use super::cost::{Cost, Server};
+use super::cost::{Cost, Server, Usage};
 use super::deliveries::DeliveryMonitor;
 use super::gateway::{Gateway, GatewayPlan, StoreChoice, seed};
 use super::load::{Length, Load, Run};
@@ -33,8 +33,10 @@ use super::workload::{ApiKey, Workload};
 /// The rate and the connections of the quiet tenant.
 const QUIET_PER_SECOND: f64 = 200.0;
 pub(super) const QUIET_CONNECTIONS: usize = 16;
-const FLOOD_CONNECTIONS: usize = 64;
-/// The limits of each tenant.
+/// A refusal is delayed by 50 to 250 ms, so that a closed loop sends about seven requests a second
+/// over each connection: with these, seven times what its tenant may send.
+const FLOOD_CONNECTIONS: usize = 1024;
+/// The limits of each tenant, the same for the flood and the quiet one.
 const FLOOD_LIMITS: &str = "[limits]\nrequests_per_tenant = { per_second = 1000, burst = 1000 }\n\
                             in_flight_per_tenant = 64\n";
 
@@ -103,6 +105,8 @@ pub(super) struct Results {
     /// How much the shared stores keep for each operation.
     pub(super) stored: Vec<Stored>,
     pub(super) scale: Option<Scale>,
+    /// The servers that were not idle when the wait for them ended.
+    pub(super) still_busy: Vec<String>,
 }
 
 /// What a store keeps for each operation, as the gateway reports it.
@@ -476,7 +480,7 @@ impl Schedule {
             None => None,
         };
         let settled = match &planned.server {
-            Some(server) => Some(server.settle().await),
+            Some(server) => Some(results.settle(server, scenario.label()).await),
             None => None,
         };
         if delivered.is_none() && reaches_upstream(scenario) {
@@ -489,9 +493,10 @@ impl Schedule {
         let cost = settled
             .zip(before)
             .and_then(|(after, before)| after.since(&before, answered));
+        let store = store_watch.finish(answered, scenario, results).await;
         results.measured.push(Measurement {
             cost,
-            store: store_watch.finish(answered).await,
+            store,
             ..Measurement::new(
                 stage,
                 scenario,
@@ -609,7 +614,7 @@ impl Gateways {
 /// Counts what the server of a shared store does during a load.
 struct StoreWatch {
     watched: Option<(SocketAddr, Option<Traffic>)>,
-    server: Option<(Server, super::cost::Usage)>,
+    server: Option<(Server, Usage)>,
 }
 
 impl StoreWatch {
@@ -628,12 +633,21 @@ impl StoreWatch {
         }
     }
 
-    async fn finish(self, requests: u64) -> Option<StoreUse> {
+    async fn finish(
+        self,
+        requests: u64,
+        scenario: Scenario,
+        results: &mut Results,
+    ) -> Option<StoreUse> {
         let (addr, before) = self.watched?;
         let after = Traffic::to_port(addr.port()).await;
         let traffic = after.zip(before);
         let cost = match self.server {
-            Some((server, before)) => server.settle().await.since(&before, requests),
+            Some((server, before)) => {
+                let name = format!("{}: the store's server", scenario.label());
+                let usage = results.settle(&server, &name).await;
+                usage.since(&before, requests)
+            }
             None => None,
         };
         Some(StoreUse {
@@ -667,6 +681,16 @@ impl Settings {
 }
 
 impl Results {
+    /// Waits until a server is idle, and returns the time used by then. One that stays busy is
+    /// reported by this name.
+    pub(super) async fn settle(&mut self, server: &Server, name: &str) -> Usage {
+        let settled = server.settle().await;
+        if !settled.is_idle {
+            self.still_busy.push(name.to_owned());
+        }
+        settled.usage
+    }
+
     pub(super) fn record_memory(&mut self, gateway: &Gateway) {
         let seen = gateway.memory().map(|memory| memory.peak_bytes);
         self.gateway_peak_memory_bytes = self.gateway_peak_memory_bytes.max(seen);

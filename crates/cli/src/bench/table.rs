@@ -1,6 +1,7 @@
 //! The report as text for a terminal: rates with processor time, latencies, the traffic to shared
 //! stores, a full store, and the targets.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use super::cost::Cost;
@@ -33,6 +34,10 @@ pub(super) fn render(report: &Report) -> String {
         latencies(report),
     );
     section("A store with many records", scale(report.scale.as_ref()));
+    section(
+        "NOT IDLE when the wait ended: processor time is incomplete, and the next scenario was slowed",
+        still_busy(report),
+    );
     section("Targets", target_rows(&report.targets));
     text.push_str("\nMedians over the rounds; a ratio is the median of each round's own.\n");
     text
@@ -180,8 +185,12 @@ fn scale(scale: Option<&Scale>) -> Vec<Vec<String>> {
         ("filled per second", thousands(scale.fill_per_second)),
         ("µs of processor per filled record", number(fill_cost, 1)),
         (
-            "resident memory, MiB",
+            "resident memory when idle, MiB",
             scale.memory_bytes.map_or_else(none, mib),
+        ),
+        (
+            "peak of it, MiB",
+            scale.peak_memory_bytes.map_or_else(none, mib),
         ),
         (
             "disk bytes per operation",
@@ -213,6 +222,21 @@ fn scale(scale: Option<&Scale>) -> Vec<Vec<String>> {
         ),
     ];
     lines.extend(figures.map(|(name, figure)| vec![name.to_owned(), figure]));
+    lines
+}
+
+/// Each server that stayed busy, and how often.
+fn still_busy(report: &Report) -> Vec<Vec<String>> {
+    let mut lines = vec![vec!["what".to_owned(), "times".to_owned()]];
+    let mut times = BTreeMap::<&str, usize>::new();
+    for name in &report.still_busy {
+        *times.entry(name).or_default() += 1;
+    }
+    lines.extend(
+        times
+            .iter()
+            .map(|(name, times)| vec![(*name).to_owned(), times.to_string()]),
+    );
     lines
 }
 
@@ -345,10 +369,21 @@ mod tests {
             "onceward on Redis, first run      8.0        4.0   1.50         700              90            900             -\n",
             "50 %  onceward, first run                                      1,500  1.00  1.50   2.00\n",
             "50 %  a sync of the disk, beside first runs, up to 8 KiB       1,500  1.00  1.50   2.00\n",
-            "replay to nginx, rate                     1.500  at least 1.4   yes\n",
+            "replay to nginx, rate                          1.500  at least 1.4   yes\n",
         ] {
             assert!(text.contains(line), "{line}\n{text}");
         }
+    }
+
+    #[test]
+    fn a_server_that_stays_busy_is_named() {
+        let mut report = report();
+        assert!(!render(&report).contains("NOT IDLE"));
+        let first = Scenario::First.label();
+        report.still_busy = vec![first.into(), "another".into(), first.into()];
+        let text = render(&report);
+        assert!(text.contains("NOT IDLE"), "{text}");
+        assert!(text.contains("onceward, first run      2\n"), "{text}");
     }
 
     #[test]
