@@ -14,7 +14,6 @@
 mod content_type;
 mod form;
 mod json;
-mod memo;
 mod multipart;
 mod selection;
 
@@ -28,7 +27,6 @@ use subtle::ConstantTimeEq;
 
 use content_type::{ContentType, Media};
 pub use json::{DEPTH_MAX, canonical_json};
-use memo::Memo;
 use selection::SelectedJson;
 pub use selection::{PART_BYTES_MAX, Part, PartError, Pointer, Selection};
 
@@ -170,7 +168,6 @@ pub struct Fingerprinter {
     hash: Hash,
     /// Kept, because most requests come to the same host as the one before.
     last_host: Arc<Mutex<Option<HostSender>>>,
-    memo: Memo,
 }
 
 /// The digest of a sender without credentials.
@@ -196,16 +193,11 @@ impl Fingerprinter {
         Self {
             hash,
             last_host: Arc::default(),
-            memo: Memo::new(),
         }
     }
 
     /// The fingerprint of a request. Any bytes have one.
     pub fn fingerprint(&self, parts: &ComparedParts<'_>) -> Fingerprint {
-        self.memo.get_or_make(parts, || self.make(parts))
-    }
-
-    fn make(&self, parts: &ComparedParts<'_>) -> Fingerprint {
         let content_type = parts.content_type.map(ContentType::parse);
         let content = Content::read(content_type.as_ref(), parts.body, parts.selection);
         let algorithm = content.algorithm(parts.host.is_some());
