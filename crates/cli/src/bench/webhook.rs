@@ -12,8 +12,8 @@ use ring::hmac;
 
 /// The name of the provider in the gateway.
 pub(super) const PROVIDER: &str = "stripe";
-/// An event with a blank id.
-pub(super) const EVENT: &str = r#"{"id":"evt_00000000-0000-0000-0000-000000000000","object":"event","type":"charge.succeeded","amount":4200}"#;
+/// An event with a blank id, which the sample upstream takes for a payment.
+pub(super) const EVENT: &str = r#"{"id":"evt_00000000-0000-0000-0000-000000000000","object":"event","type":"charge.succeeded","amount":4200,"currency":"EUR"}"#;
 /// The digits of a signature.
 pub(super) const SIGNATURE_BYTES: usize = 64;
 pub(super) const SIGNATURE_BLANK: &str =
@@ -80,7 +80,7 @@ mod tests {
     fn an_event_is_signed_as_stripe_signs_it() {
         let webhook = Webhook::new("wh_1", "secret");
         let signature = webhook.sign(&SigningTime("1760000000".into()), EVENT.as_bytes());
-        let expected = "17c6087953a6421553f6d02c8028cc8eaa4297cdea14e32800aab26a4ea66a35";
+        let expected = "d6b379799b42cfb97df60e7c6152433f6a74aa4962234348dc2371fe9275e665";
         assert_eq!(String::from_utf8_lossy(&signature), expected);
         assert_eq!(webhook.path(), "/api/v1/webhooks/stripe/wh_1");
         assert_eq!(SIGNATURE_BLANK.len(), SIGNATURE_BYTES);
