@@ -299,6 +299,7 @@ impl WriterThread {
                 self.heed(report);
             }
             if std::mem::take(&mut self.may_admit_held) {
+                self.fill_if_due();
                 self.retry_held();
             }
             let commands = taken.commands.len();
@@ -519,9 +520,6 @@ impl WriterThread {
             return self.after_commit.discard();
         }
         let mut committed = self.steps.commit();
-        if let Err(Error::Full(_)) = committed {
-            self.filler.send(Job::Checkpoint);
-        }
         while let Err(Error::Full(_)) = committed
             && !self.shared.is_closing()
             && self.shared.check().is_ok()
@@ -542,7 +540,12 @@ impl WriterThread {
 
     /// Heeds what the filler reports while a batch waits for room on the disk.
     fn wait_for_room(&mut self) {
-        for report in self.inbox.take_reports(FULL_PAUSE) {
+        let reports = self.inbox.take_reports(FULL_PAUSE);
+        if reports.is_empty() {
+            // A reader of the database may have been in the way of the last one.
+            self.filler.send(Job::Checkpoint);
+        }
+        for report in reports {
             match report {
                 // What waits is not durable and must not be filled. The writer is
                 // reminded again after the commit.
@@ -565,7 +568,7 @@ impl WriterThread {
         // On a full disk all that is durable is filled at once: a batch that waits for
         // room keeps everything from being handed over that is not filled by then.
         let log = &self.steps.log;
-        let is_urgent = !log.can_grow() && log.room() < BATCH_BYTES_MAX + 2 * self.reserved();
+        let is_urgent = log.is_stuck() && log.batch_bytes_max() < BATCH_BYTES_MAX + self.reserved();
         let is_free = self.fills.sent == self.fills.done;
         if (is_due && is_free || is_urgent) && self.steps.state.has_changes() {
             self.fill();

@@ -36,15 +36,38 @@ pub(in crate::embedded) struct Log {
     epoch: u64,
     /// The sequence of the last durable batch.
     last: u64,
+    /// The batches up to this one are known to be in the database file.
+    checkpointed: u64,
     /// The number in the name of the next file.
     next_file: u64,
-    /// Whether the disk had room when a segment was last created.
-    can_grow: bool,
+    growth: Growth,
     /// Whether a reader of the database keeps segments from being given back. The log
     /// may then be longer: only the disk bounds how long a reader takes.
     is_blocked: bool,
     /// The batch that is being made, behind room for its header.
     buffer: Vec<u8>,
+}
+
+/// Whether the disk has room for further segments, as far as is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Growth {
+    Possible,
+    /// The last segment could not be made, or not whole.
+    Refused,
+    /// The same, and another is to be tried.
+    Retried,
+}
+
+impl Growth {
+    /// What the result of making a segment shows. Where the disk had room for a part of
+    /// it, it has no room for a further one, and new work must leave what there is to
+    /// settlements.
+    fn after(created: &io::Result<Segment>) -> Self {
+        match created {
+            Ok(segment) if !segment.is_short() => Self::Possible,
+            _ => Self::Refused,
+        }
+    }
 }
 
 struct ActiveSegment {
@@ -93,12 +116,6 @@ impl SpareSegment {
     }
 }
 
-/// Whether the disk had room for a whole segment. Where it had less, it has no room for
-/// a further one, and new work must leave what there is to settlements.
-fn is_whole(created: &io::Result<Segment>) -> bool {
-    created.as_ref().is_ok_and(|segment| !segment.is_short())
-}
-
 impl Log {
     pub(super) fn new(disk: Arc<dyn Disk>, files: Files, mark: Mark) -> io::Result<Self> {
         let active = files.active.map(|(segment, header)| ActiveSegment {
@@ -117,8 +134,9 @@ impl Log {
             free: files.free,
             epoch: files.epoch,
             last: files.last,
+            checkpointed: 0,
             next_file: files.next_file,
-            can_grow: true,
+            growth: Growth::Possible,
             is_blocked: false,
             buffer: Vec::new(),
         })
@@ -162,7 +180,7 @@ impl Log {
 
     /// Whether there may be a further segment, as far as is known.
     pub(in crate::embedded) fn can_grow(&self) -> bool {
-        self.can_grow && self.count() < self.segments_max()
+        self.growth != Growth::Refused && self.count() < self.segments_max()
     }
 
     /// Whether a full segment waits to be given back.
@@ -172,7 +190,14 @@ impl Log {
 
     /// Whether the disk had no room for a further segment.
     pub(in crate::embedded) fn is_stuck(&self) -> bool {
-        !self.can_grow
+        self.growth != Growth::Possible
+    }
+
+    /// The longest batch that a segment has room for.
+    pub(in crate::embedded) fn batch_bytes_max(&self) -> u64 {
+        let active = self.active.as_ref().map_or(0, ActiveSegment::left);
+        let free = self.free.iter().map(|free| free.bytes - BLOCK_BYTES as u64);
+        free.fold(active, u64::max)
     }
 
     fn segments_max(&self) -> usize {
@@ -221,7 +246,9 @@ impl Log {
         let fits = |segment: &Segment| segment.bytes >= needed + BLOCK_BYTES as u64;
         let segment = match self.free.iter().position(fits) {
             Some(place) => self.free.swap_remove(place),
-            None => self.create(needed).inspect_err(|_| self.retire_active())?,
+            None => self
+                .create(needed)
+                .inspect_err(|_| self.retire_active_early())?,
         };
         self.epoch += 1;
         let header = SegmentHeader {
@@ -250,8 +277,15 @@ impl Log {
         Ok(())
     }
 
-    /// The active segment takes no more batches, so that it can be given back: without
-    /// room for another one, it may be the one that the next batch fits into.
+    /// Without room for another segment, the active one may be the one that the next
+    /// batch fits into. So it is given back as soon as the database file has its
+    /// batches, which may be so already.
+    fn retire_active_early(&mut self) {
+        self.retire_active();
+        self.give_back(self.checkpointed);
+    }
+
+    /// The active segment takes no more batches.
     fn retire_active(&mut self) {
         let active = self.active.take();
         self.used.extend(active.map(|active| UsedSegment {
@@ -264,7 +298,7 @@ impl Log {
         let spare = self.next_segment(needed);
         let path = spare.path.clone();
         let created = spare.create();
-        self.can_grow = is_whole(&created);
+        self.growth = Growth::after(&created);
         created.map_err(|source| {
             if is_full(&source) {
                 LogError::Full(source)
@@ -319,7 +353,7 @@ impl Log {
 
     /// Takes a spare segment.
     pub(in crate::embedded) fn add_spare(&mut self, spare: io::Result<Segment>) {
-        self.can_grow = is_whole(&spare);
+        self.growth = Growth::after(&spare);
         match spare {
             Ok(segment) => self.free.push(segment),
             Err(error) => tracing::warn!(%error, "no room for a segment of the commit log"),
@@ -328,7 +362,9 @@ impl Log {
 
     /// The disk may have room again; a further spare segment shows it.
     pub(in crate::embedded) fn retry_growth(&mut self) {
-        self.can_grow = true;
+        if self.is_stuck() {
+            self.growth = Growth::Retried;
+        }
     }
 
     /// The log may be longer until segments are given back again.
@@ -339,13 +375,14 @@ impl Log {
     /// Gives back the segments whose batches are all in the database file, up to this
     /// sequence.
     pub(in crate::embedded) fn give_back(&mut self, through: u64) {
-        self.is_blocked = false;
+        self.is_blocked &= through <= self.checkpointed;
+        self.checkpointed = self.checkpointed.max(through);
         while let Some(used) = self.used.pop_front_if(|used| used.last <= through) {
             onceward_core::crash_point!("log-before-give-back");
             // Short ones were made when the disk was full, and larger ones for large
             // batches.
             let is_usual = used.segment.bytes <= SEGMENT_BYTES && !used.segment.is_short();
-            if (is_usual || !self.can_grow) && self.count() < SEGMENTS_MAX {
+            if (is_usual || self.is_stuck()) && self.count() < SEGMENTS_MAX {
                 self.free.push(used.segment);
             } else if let Err(error) = std::fs::remove_file(&used.segment.path) {
                 tracing::warn!(%error, "a segment of the commit log could not be removed");
