@@ -144,8 +144,8 @@ struct FillerThread {
 enum Blocked {
     No,
     Since(Instant),
-    /// For long, as the log says.
-    Told,
+    /// For so long that a warning was logged.
+    Warned,
 }
 
 impl FillerThread {
@@ -263,12 +263,12 @@ impl FillerThread {
         match self.blocked {
             Blocked::No => self.blocked = Blocked::Since(Instant::now()),
             Blocked::Since(start) if start.elapsed() >= BLOCKED_WARNING => {
-                self.blocked = Blocked::Told;
+                self.blocked = Blocked::Warned;
                 tracing::warn!(
                     "a program reads the database of the embedded store in a long transaction; its commit log grows until that ends"
                 );
             }
-            Blocked::Since(_) | Blocked::Told => {}
+            Blocked::Since(_) | Blocked::Warned => {}
         }
     }
 
