@@ -29,6 +29,12 @@ struct Queue<C, R> {
     is_asleep: bool,
 }
 
+impl<C, R> Queue<C, R> {
+    fn is_empty(&self) -> bool {
+        self.commands.is_empty() && self.reports.is_empty()
+    }
+}
+
 /// A place for one command.
 pub(super) type Place = OwnedSemaphorePermit;
 
@@ -105,15 +111,21 @@ impl<C, R> Inbox<C, R> {
         }
     }
 
-    /// Takes all reports and the commands that wait, at most `most`; sleeps while there
-    /// are neither. Returns whether there are any: not in a closed inbox that is empty.
-    pub(super) fn take(&self, most: usize, taken: &mut Taken<C, R>) -> bool {
+    /// Sleeps until there are commands or reports, and returns the number of commands;
+    /// `None` for a closed inbox that is empty.
+    pub(super) fn wait(&self) -> Option<usize> {
         let mut queue = self.queue();
-        while queue.commands.is_empty() && queue.reports.is_empty() && !queue.is_closed {
+        while queue.is_empty() && !queue.is_closed {
             queue.is_asleep = true;
             queue = (self.arrived.wait(queue)).unwrap_or_else(PoisonError::into_inner);
         }
         queue.is_asleep = false;
+        (!queue.is_empty()).then_some(queue.commands.len())
+    }
+
+    /// Takes all reports and the commands that wait, at most `most`.
+    pub(super) fn take(&self, most: usize, taken: &mut Taken<C, R>) {
+        let mut queue = self.queue();
         taken.reports.append(&mut queue.reports);
         if queue.commands.len() <= most && taken.commands.is_empty() {
             std::mem::swap(&mut queue.commands, &mut taken.commands);
@@ -121,7 +133,6 @@ impl<C, R> Inbox<C, R> {
             let most = most.min(queue.commands.len());
             taken.commands.extend(queue.commands.drain(..most));
         }
-        !taken.commands.is_empty() || !taken.reports.is_empty()
     }
 
     /// Takes the reports alone; waits this long for one.
@@ -138,8 +149,7 @@ impl<C, R> Inbox<C, R> {
 
     /// Whether nothing waits.
     pub(super) fn is_empty(&self) -> bool {
-        let queue = self.queue();
-        queue.commands.is_empty() && queue.reports.is_empty()
+        self.queue().is_empty()
     }
 
     /// Takes no further commands and reports.
@@ -196,6 +206,7 @@ mod tests {
         for number in 0..5 {
             leave(&inbox, number);
         }
+        assert_eq!(inbox.wait(), Some(5));
         assert_eq!(take(&inbox, 3), (vec![0, 1, 2], vec![]));
         leave(&inbox, 5);
         inbox.report("filled");
@@ -213,7 +224,7 @@ mod tests {
         assert!(third.as_mut().now_or_never().flatten().is_some());
         leave(&inbox, 2);
         let mut taken = Taken::with_capacity(0);
-        assert!(inbox.take(9, &mut taken));
+        inbox.take(9, &mut taken);
         assert!(inbox.place().now_or_never().is_none(), "both are held");
         drop(taken);
         let both = [place(&inbox), place(&inbox)];
@@ -247,7 +258,7 @@ mod tests {
         inbox.report("filled");
         assert!(place(&inbox).is_none());
         assert_eq!(take(&inbox, 9), (vec![1], vec![]));
-        assert!(!inbox.take(9, &mut Taken::with_capacity(0)));
+        assert_eq!(inbox.wait(), None);
     }
 
     #[test]
@@ -257,7 +268,8 @@ mod tests {
             let inbox = inbox.clone();
             move || {
                 let (mut all, mut taken) = (Vec::new(), Taken::with_capacity(0));
-                while inbox.take(1, &mut taken) {
+                while inbox.wait().is_some() {
+                    inbox.take(1, &mut taken);
                     all.extend(taken.commands.drain(..).map(|placed| placed.command));
                 }
                 all

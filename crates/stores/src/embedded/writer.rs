@@ -2,8 +2,9 @@
 //!
 //! It takes all waiting commands, up to a limit, appends their effects to the log as
 //! one batch, and answers them when one sync has made the batch durable. Commands that
-//! arrive meanwhile wait for the next batch, so with more callers each costs less. A
-//! command is answered at once if nothing that it may have seen waits to be durable.
+//! arrive meanwhile wait for the next batch, so with more callers each costs less. Where
+//! more commands are about to come, it gives them a moment first. A command is answered
+//! at once if nothing that it may have seen waits to be durable.
 //!
 //! Now and then the writer hands what has changed to the filler. At the bounds of the
 //! log and of what is not filled, new work waits for the filler; settlements do not. A
@@ -39,6 +40,9 @@ use crate::mailbox::{self, Outbox, at_end_of_turn, end_turn, responder};
 const BATCH_MAX: usize = 1024;
 /// A batch that is longer is made durable before it takes more.
 const BATCH_BYTES_MAX: u64 = 1 << 20;
+/// How long a short batch waits for more commands: a part of what a sync takes, whose
+/// processor time they then share.
+const GATHERING: Duration = Duration::from_micros(200);
 /// The most commands that wait for the writer; further callers wait to enter.
 const WAITING_MAX: usize = 4096;
 /// A fill is due when this much has changed.
@@ -294,7 +298,12 @@ impl WriterThread {
             self.fill();
         }
         let mut taken = Taken::with_capacity(BATCH_MAX);
-        while self.inbox.take(BATCH_MAX, &mut taken) {
+        let mut commands = 0;
+        while let Some(waiting) = self.inbox.wait() {
+            if self.expects_more(waiting, commands) {
+                std::thread::sleep(GATHERING);
+            }
+            self.inbox.take(BATCH_MAX, &mut taken);
             for report in taken.reports.drain(..) {
                 self.heed(report);
             }
@@ -302,7 +311,7 @@ impl WriterThread {
                 self.fill_if_due();
                 self.retry_held();
             }
-            let commands = taken.commands.len();
+            commands = taken.commands.len();
             for placed in taken.commands.drain(..) {
                 self.admit(placed);
             }
@@ -312,6 +321,15 @@ impl WriterThread {
             self.want_spare();
         }
         self.close();
+    }
+
+    /// Whether a batch of so many commands is worth a wait: commands came together the
+    /// last time, and most of the running operations have still to settle. A single
+    /// caller therefore never waits, and operations that run long do not make the few
+    /// that arrive meanwhile wait.
+    fn expects_more(&self, waiting: usize, last_batch: usize) -> bool {
+        let running = self.steps.state.open.running();
+        waiting > 0 && last_batch > 1 && waiting < running / 2
     }
 
     /// Performs a command, unless it is new work and there is no room, or other new work
