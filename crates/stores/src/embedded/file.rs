@@ -64,6 +64,16 @@ pub(super) fn rely_on_log(db: &Connection) -> rusqlite::Result<()> {
     db.pragma_update(None, "synchronous", "NORMAL")
 }
 
+/// Moves SQLite's log into the file and syncs it, as far as no reader still needs it.
+/// Whether all of it was moved.
+pub(super) fn checkpoint(db: &Connection) -> rusqlite::Result<bool> {
+    let mut statement = db.prepare_cached(sql::CHECKPOINT)?;
+    statement.query_row([], |row| {
+        let (is_busy, pages, moved): (i64, i64, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
+        Ok(is_busy == 0 && pages == moved)
+    })
+}
+
 fn connect(path: &Path, flags: OpenFlags, vfs: Option<&str>) -> rusqlite::Result<Connection> {
     match vfs {
         Some(vfs) => Connection::open_with_flags_and_vfs(path, flags, vfs),

@@ -83,6 +83,7 @@ impl Filler {
             remind_at: None,
             filled,
             checkpointed: 0,
+            checkpoint_fails: false,
             blocked: Blocked::No,
         };
         let thread = std::thread::Builder::new()
@@ -137,6 +138,8 @@ struct FillerThread {
     filled: u64,
     /// The last batch that is synced into the database file.
     checkpointed: u64,
+    /// Whether the last checkpoint failed: one line in the log is enough for many.
+    checkpoint_fails: bool,
     blocked: Blocked,
 }
 
@@ -198,7 +201,14 @@ impl FillerThread {
                 Outbox::default().add(to, swept.map_err(StoreError::from), |_| {});
             }
             Job::Spare(spare) => self.report(Report::Spare(spare.create())),
-            Job::Checkpoint => self.checkpoint(),
+            Job::Checkpoint => {
+                // These jobs come so often on a full disk that the pause before the
+                // next try never ends.
+                if self.is_stuck {
+                    self.fill();
+                }
+                self.checkpoint();
+            }
             Job::Remind => self.remind_at = Some(Instant::now() + FILL_INTERVAL),
         }
     }
@@ -240,6 +250,7 @@ impl FillerThread {
     fn checkpoint(&mut self) {
         match self.transaction.checkpoint() {
             Ok(true) => {
+                self.checkpoint_fails = false;
                 self.blocked = Blocked::No;
                 if self.filled > self.checkpointed {
                     self.checkpointed = self.filled;
@@ -248,12 +259,16 @@ impl FillerThread {
             }
             // A reader still needs a part; the next fill tries again.
             Ok(false) => {
+                self.checkpoint_fails = false;
                 self.warn_if_blocked_for_long();
                 self.report(Report::CheckpointBlocked);
             }
             Err(error) => {
                 let error = Arc::new(error);
-                self.shared.report_checkpoint(&error);
+                let is_known = std::mem::replace(&mut self.checkpoint_fails, true);
+                if !is_known || error.is_final() {
+                    self.shared.report_checkpoint(&error);
+                }
                 self.report(Report::CheckpointFailed(error));
             }
         }

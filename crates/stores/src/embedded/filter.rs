@@ -86,6 +86,12 @@ impl Filter {
         }
     }
 
+    /// How many keys were added.
+    #[cfg(test)]
+    pub(super) fn keys(&self) -> usize {
+        self.keys.load(Ordering::Relaxed)
+    }
+
     /// Whether the bucket may hold this key; a no is certain.
     pub(super) fn may_hold(&self, prefix: u64) -> bool {
         !self.is_complete()

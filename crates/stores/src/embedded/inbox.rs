@@ -1,9 +1,10 @@
 //! What waits for the writer: the commands of callers, and the reports of the filler.
 //!
 //! A caller takes a place before it leaves a command, and the command keeps the place
-//! until it is done. So the number of commands in memory is bounded, and none is
-//! refused. Reports take no place and can be read alone: they tell of room that the
-//! commands wait for.
+//! until it is done. So the commands in memory are bounded, in number and in bytes, and
+//! none is refused. New work has places of its own, so that nothing else waits behind
+//! what waits for room. Reports take no place and can be read alone: they tell of room
+//! that the commands wait for.
 //!
 //! This is not a channel of tokio: a channel ends with its last sender, and a command
 //! that waits for the end of a turn would hold one. A store that is dropped in that
@@ -14,11 +15,26 @@ use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+/// A command takes a further place for each so many bytes. A caller that has given up
+/// may repeat a command that still waits, with all its bytes.
+const BYTES_PER_PLACE: u64 = 16 << 10;
+
 /// The queues of one writer, for commands of type `C` and reports of type `R`.
 pub(super) struct Inbox<C, R> {
     queue: Mutex<Queue<C, R>>,
     arrived: Condvar,
-    places: Arc<Semaphore>,
+    places: usize,
+    new_work: Arc<Semaphore>,
+    others: Arc<Semaphore>,
+}
+
+/// The commands that share places.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// It may wait for room.
+    NewWork,
+    /// It never waits for room: a settlement above all.
+    Other,
 }
 
 struct Queue<C, R> {
@@ -35,7 +51,7 @@ impl<C, R> Queue<C, R> {
     }
 }
 
-/// A place for one command.
+/// The place of one command, or the places of a long one.
 pub(super) type Place = OwnedSemaphorePermit;
 
 /// A command with its place, which is free again when this is dropped.
@@ -61,7 +77,7 @@ impl<C, R> Taken<C, R> {
 }
 
 impl<C, R> Inbox<C, R> {
-    /// Queues with at most `places` commands.
+    /// Queues with at most `places` commands of a kind.
     pub(super) fn new(places: usize) -> Arc<Self> {
         Arc::new(Self {
             queue: Mutex::new(Queue {
@@ -71,13 +87,22 @@ impl<C, R> Inbox<C, R> {
                 is_asleep: false,
             }),
             arrived: Condvar::new(),
-            places: Arc::new(Semaphore::new(places)),
+            places,
+            new_work: Arc::new(Semaphore::new(places)),
+            others: Arc::new(Semaphore::new(places)),
         })
     }
 
-    /// Waits for a place; `None` where the inbox is closed.
-    pub(super) async fn place(&self) -> Option<Place> {
-        self.places.clone().acquire_owned().await.ok()
+    /// Waits for a place for a command with so many bytes; `None` where the inbox is
+    /// closed. The longest command takes all places of its kind.
+    pub(super) async fn place(&self, kind: Kind, bytes: u64) -> Option<Place> {
+        let needed = (1 + bytes / BYTES_PER_PLACE).min(self.places as u64);
+        let places = match kind {
+            Kind::NewWork => &self.new_work,
+            Kind::Other => &self.others,
+        };
+        let needed = u32::try_from(needed).ok()?;
+        places.clone().acquire_many_owned(needed).await.ok()
     }
 
     /// Leaves a command. A closed inbox drops it.
@@ -155,7 +180,8 @@ impl<C, R> Inbox<C, R> {
     /// Takes no further commands and reports.
     pub(super) fn close(&self) {
         self.queue().is_closed = true;
-        self.places.close();
+        self.new_work.close();
+        self.others.close();
         self.arrived.notify_one();
     }
 
@@ -185,7 +211,12 @@ mod tests {
     type TestInbox = Inbox<usize, &'static str>;
 
     fn place(inbox: &TestInbox) -> Option<Place> {
-        inbox.place().now_or_never().expect("there is a place")
+        let place = inbox.place(Kind::NewWork, 0);
+        place.now_or_never().expect("there is a place")
+    }
+
+    fn has_place(inbox: &TestInbox, kind: Kind, bytes: u64) -> bool {
+        inbox.place(kind, bytes).now_or_never().is_some()
     }
 
     fn leave(inbox: &TestInbox, number: usize) {
@@ -218,18 +249,40 @@ mod tests {
         let inbox = TestInbox::new(2);
         let unused = place(&inbox);
         leave(&inbox, 1);
-        let mut third = Box::pin(inbox.place());
+        let mut third = Box::pin(inbox.place(Kind::NewWork, 0));
         assert!(third.as_mut().now_or_never().is_none());
         drop(unused);
         assert!(third.as_mut().now_or_never().flatten().is_some());
         leave(&inbox, 2);
         let mut taken = Taken::with_capacity(0);
         inbox.take(9, &mut taken);
-        assert!(inbox.place().now_or_never().is_none(), "both are held");
+        assert!(!has_place(&inbox, Kind::NewWork, 0), "both are held");
         drop(taken);
         let both = [place(&inbox), place(&inbox)];
         assert!(both.iter().all(Option::is_some));
-        assert!(inbox.place().now_or_never().is_none(), "no place was made");
+        assert!(!has_place(&inbox, Kind::NewWork, 0), "no place was made");
+    }
+
+    #[test]
+    fn new_work_takes_no_place_of_a_settlement() {
+        let inbox = TestInbox::new(2);
+        leave(&inbox, 1);
+        leave(&inbox, 2);
+        assert!(!has_place(&inbox, Kind::NewWork, 0));
+        assert!(has_place(&inbox, Kind::Other, 0));
+    }
+
+    #[test]
+    fn long_commands_take_more_places_and_the_longest_all() {
+        let inbox = TestInbox::new(4);
+        let bytes = 2 * BYTES_PER_PLACE;
+        let long = inbox.place(Kind::Other, bytes).now_or_never();
+        assert!(long.flatten().is_some());
+        let three = inbox.place(Kind::Other, bytes).now_or_never().flatten();
+        assert!(!has_place(&inbox, Kind::Other, bytes));
+        assert!(has_place(&inbox, Kind::Other, 0), "the fourth place");
+        drop(three);
+        assert!(has_place(&inbox, Kind::Other, u64::MAX));
     }
 
     #[test]
@@ -277,7 +330,7 @@ mod tests {
         });
         for number in 0..100 {
             let place = loop {
-                match inbox.place().now_or_never() {
+                match inbox.place(Kind::NewWork, 0).now_or_never() {
                     Some(place) => break place.expect("it is open"),
                     None => thread::yield_now(),
                 }

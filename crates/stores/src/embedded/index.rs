@@ -32,9 +32,10 @@ const ENTRY_BYTES: usize = 16;
 pub(super) struct Tail(RwLock<BTreeSet<(u64, u64)>>);
 
 impl Tail {
-    /// Adds a row. One whose transaction fails does no harm: it is not found.
-    pub(super) fn add(&self, prefix: u64, row: u64) {
-        self.write().insert((prefix, row));
+    /// Adds a row; returns whether it is new. One whose transaction fails does no harm:
+    /// it is not found.
+    pub(super) fn add(&self, prefix: u64, row: u64) -> bool {
+        self.write().insert((prefix, row))
     }
 
     /// The rows with this prefix.

@@ -114,7 +114,8 @@ pub(super) fn load(
     }
     let mut steps = Steps::new(recovered.log, state, reader, shared.clone());
     steps.latest = recovered.time;
-    lose_leases(&mut steps, shared.clock.now())?;
+    let commit = |steps: &mut Steps| commit(steps, db, filled);
+    lose_leases(&mut steps, shared.clock.now(), commit)?;
     Ok(Loaded {
         steps,
         filled,
@@ -219,8 +220,26 @@ fn load_open_operations(db: &Connection) -> Result<OpenOperations> {
     Ok(open_operations)
 }
 
+/// Commits what was recorded. On a full disk the only room may be in segments that the
+/// database does not need any more.
+fn commit(steps: &mut Steps, db: &Connection, filled: u64) -> Result<()> {
+    match steps.commit() {
+        Err(Error::Full(_)) => {
+            if file::checkpoint(db)? {
+                steps.log.give_back(filled);
+            }
+            steps.commit()
+        }
+        committed => committed,
+    }
+}
+
 /// The process that held the leases has ended, because this one has the lock.
-fn lose_leases(steps: &mut Steps, now: Timestamp) -> Result<()> {
+fn lose_leases(
+    steps: &mut Steps,
+    now: Timestamp,
+    commit: impl Fn(&mut Steps) -> Result<()>,
+) -> Result<()> {
     let is_running = |open: &&OpenOperation| open.record.state == RecordState::Running;
     let running: Vec<OpenOperation> = steps
         .state
@@ -235,10 +254,10 @@ fn lose_leases(steps: &mut Steps, now: Timestamp) -> Result<()> {
             None => steps.record(Effect::Closed(operation.record.digest)),
         }
         if steps.log.batch_bytes() >= BATCH_BYTES {
-            steps.commit()?;
+            commit(steps)?;
         }
     }
-    steps.commit()
+    commit(steps)
 }
 
 /// The thread that loads the filters of the buckets that existed at the start.

@@ -67,15 +67,9 @@ impl Transaction {
         Ok(())
     }
 
-    /// Moves SQLite's log into the file and syncs it, as far as no reader still needs
-    /// it. Whether all of it was moved.
+    /// As [`file::checkpoint`].
     pub(super) fn checkpoint(&self) -> Result<bool> {
-        let mut statement = self.db.prepare_cached(sql::CHECKPOINT)?;
-        let moved = statement.query_row([], |row| {
-            let (is_busy, pages, moved): (i64, i64, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
-            Ok(is_busy == 0 && pages == moved)
-        });
-        Ok(moved?)
+        Ok(file::checkpoint(&self.db)?)
     }
 
     /// Whether SQLite's log is so long that it is to be moved into the file, whatever
@@ -273,8 +267,10 @@ impl Transaction {
                 None => insert_operation(&mut insert, operation, reply, request)?,
             }
             let prefix = operation.record.digest.prefix();
-            bucket.filter.add(prefix);
-            bucket.tail.add(prefix, operation.row);
+            // A fill that failed has added it already. The filter grows with each call.
+            if bucket.tail.add(prefix, operation.row) {
+                bucket.filter.add(prefix);
+            }
             last_row = last_row.max(operation.row);
             if let Some(over) = operation.record.over_at() {
                 tally = tally.with(over);
@@ -547,7 +543,42 @@ fn over_ms(record: &Record) -> i64 {
 
 #[cfg(test)]
 mod tests {
+    use onceward_core::record::{Answer, State as RecordState};
+
+    use super::super::effect::tests::record;
+    use super::super::effect::{Effect, Finished, FinishedRequest};
+    use super::super::state::State;
     use super::*;
+
+    /// A full disk lets a fill fail again and again, for as long as it stays full.
+    #[test]
+    fn a_filter_does_not_grow_with_the_tries_of_a_fill() {
+        let home = tempfile::tempdir().expect("a directory");
+        let db = file::open_writer(&home.path().join("onceward.db"), None, None).expect("opened");
+        let mut transaction = Transaction::new(db, Arc::default(), 0);
+        let changes_of = |number: u64| {
+            let mut record = record(number);
+            let answer = Answer::NotKept { status: 200 };
+            record.finish(RecordState::Completed, answer, Timestamp::from_unix_ms(8));
+            let finished = Finished::new(number, Arc::new(record), None, FinishedRequest::None);
+            let mut state = State::new(Default::default(), 0, Arc::default());
+            state.take(Effect::Finished(finished));
+            state.take_changes(1, Timestamp::default())
+        };
+        transaction.fill(&changes_of(1)).expect("filled");
+        let bucket = transaction.buckets.operations().values().next().cloned();
+        let bucket = bucket.expect("it was made");
+        let changes = changes_of(2);
+        for _ in 0..10 {
+            let failed = transaction.run(|own| {
+                own.write_changes(&changes)?;
+                Err::<(), _>(Error::Full("no room for the commit".into()))
+            });
+            assert!(failed.is_err());
+        }
+        transaction.fill(&changes).expect("filled");
+        assert_eq!(bucket.filter.keys(), 2);
+    }
 
     /// Two classes with the same load are sealed in the same transactions.
     #[test]

@@ -29,7 +29,7 @@ use onceward_core::store::{
 use super::Shared;
 use super::error::{Error, Result};
 use super::fill::{Filler, Job, SweepSlice};
-use super::inbox::{Inbox, Placed, Taken};
+use super::inbox::{Inbox, Kind, Placed, Taken};
 use super::log::{ENTRY_BYTES_MAX, SEGMENT_BYTES, Segment};
 use super::state::{Changes, Retired};
 use super::steps::{Reach, Steps};
@@ -43,7 +43,7 @@ const BATCH_BYTES_MAX: u64 = 1 << 20;
 /// How long a short batch waits for more commands: a part of what a sync takes, whose
 /// processor time they then share.
 const GATHERING: Duration = Duration::from_micros(200);
-/// The most commands that wait for the writer; further callers wait to enter.
+/// The most commands of a kind that wait for the writer; further callers wait to enter.
 const WAITING_MAX: usize = 4096;
 /// A fill is due when this much has changed.
 const FILL_BYTES: u64 = 8 << 20;
@@ -120,16 +120,29 @@ pub(super) enum Report {
 pub(super) type WriterInbox = Inbox<Command, Report>;
 
 impl Command {
-    /// The log bytes of a command that is new work and waits at the bounds; `None` for a
-    /// command that never waits.
-    fn new_bytes(&self) -> Option<u64> {
+    /// New work waits at the bounds; everything else never does.
+    fn kind(&self) -> Kind {
         match self {
-            Self::Claim(..) | Self::Due(..) | Self::Redeliver(..) => Some(ENTRY_BYTES_MAX),
-            Self::Resolve(_, _, _, Some(reply), _) => Some(ENTRY_BYTES_MAX + reply.len() as u64),
-            Self::Enqueue(_, bytes, ..) | Self::Put(_, _, bytes, _) | Self::Add(_, _, bytes, _) => {
-                Some(ENTRY_BYTES_MAX + bytes.len() as u64)
-            }
-            _ => None,
+            Self::Claim(..)
+            | Self::Due(..)
+            | Self::Redeliver(..)
+            | Self::Resolve(_, _, _, Some(_), _)
+            | Self::Enqueue(..)
+            | Self::Put(..)
+            | Self::Add(..) => Kind::NewWork,
+            _ => Kind::Other,
+        }
+    }
+
+    /// The length of the reply, the request or the document in it.
+    fn payload_bytes(&self) -> u64 {
+        match self {
+            Self::Settle(_, _, _, Some(payload), _)
+            | Self::Resolve(_, _, _, Some(payload), _)
+            | Self::Enqueue(_, payload, ..)
+            | Self::Put(_, _, payload, _)
+            | Self::Add(_, _, payload, _) => payload.len() as u64,
+            _ => 0,
         }
     }
 
@@ -214,8 +227,10 @@ impl Writer {
         command: impl FnOnce(Responder<T>) -> Command,
     ) -> Result<T, StoreError> {
         let (to, answered) = responder();
-        let place = self.inbox.place().await.ok_or(Error::Closed)?;
-        let (command, inbox) = (command(to), self.inbox.clone());
+        let command = command(to);
+        let place = self.inbox.place(command.kind(), command.payload_bytes());
+        let place = place.await.ok_or(Error::Closed)?;
+        let inbox = self.inbox.clone();
         at_end_of_turn(move || {
             // Nothing was sent, so there is nothing to undo.
             if !command.is_abandoned() {
@@ -335,17 +350,21 @@ impl WriterThread {
     /// Performs a command, unless it is new work and there is no room, or other new work
     /// waits for room before it.
     fn admit(&mut self, placed: Placed<Command>) {
-        let Some(bytes) = placed.command.new_bytes() else {
+        if placed.command.kind() == Kind::Other {
             self.perform(placed.command);
             return self.commit_if_long();
-        };
+        }
+        // Its grant would be nobody's until the lease ends.
+        if placed.command.is_abandoned() {
+            return;
+        }
         if let Err(error) = self.shared.check() {
             return placed.command.refuse(&mut self.at_once, error);
         }
         if !self.held.is_empty() {
             return self.held.push_back(placed);
         }
-        let room = self.room_for(bytes);
+        let room = self.room_for(ENTRY_BYTES_MAX + placed.command.payload_bytes());
         self.lacks_room = !matches!(room, Room::Free);
         match room {
             Room::Free => self.perform(placed.command),
@@ -397,10 +416,10 @@ impl WriterThread {
 
     /// Admits what was held, in its order.
     fn retry_held(&mut self) {
+        // Their callers may all have given up.
+        self.lacks_room = false;
         for placed in std::mem::take(&mut self.held) {
-            if !placed.command.is_abandoned() {
-                self.admit(placed);
-            }
+            self.admit(placed);
         }
     }
 
@@ -434,7 +453,9 @@ impl WriterThread {
             Command::Touch(digest, to) => match self.room_for(ENTRY_BYTES_MAX) {
                 // The reply only expires earlier, and settlements need the room.
                 Room::None(_) => answer(&mut self.at_once, to, Ok(())),
-                Room::Soon if self.steps.log.is_stuck() => answer(&mut self.at_once, to, Ok(())),
+                Room::Soon if self.steps.log.is_stuck() || !self.steps.log.can_grow() => {
+                    answer(&mut self.at_once, to, Ok(()));
+                }
                 Room::Free | Room::Soon => self.step(to, |steps| steps.touch(digest)),
             },
             Command::Enqueue(ask, request, after, to) => {

@@ -382,7 +382,11 @@ impl Log {
             // Short ones were made when the disk was full, and larger ones for large
             // batches.
             let is_usual = used.segment.bytes <= SEGMENT_BYTES && !used.segment.is_short();
-            if (is_usual || self.is_stuck()) && self.count() < SEGMENTS_MAX {
+            let is_kept = (is_usual || self.is_stuck()) && self.count() < SEGMENTS_MAX;
+            // The newest one stays until another has begun: its header shows the next
+            // start how far the log went.
+            let is_newest = self.active.is_none() && self.used.is_empty();
+            if is_kept || is_newest {
                 self.free.push(used.segment);
             } else if let Err(error) = std::fs::remove_file(&used.segment.path) {
                 tracing::warn!(%error, "a segment of the commit log could not be removed");

@@ -2,7 +2,7 @@
 //! and makes from the record what a power cut may leave of it. What was synced stays;
 //! every other sector may be there, be missing, or have an older content.
 //!
-//! It can also refuse to sync.
+//! It can also refuse to sync, and have no room for the database.
 
 #![allow(unsafe_code, reason = "a VFS of SQLite is a table of C functions")]
 
@@ -40,6 +40,8 @@ pub(super) struct RecordingDisk {
     syncs_left: AtomicI64,
     /// Whether SQLite's syncs fail.
     refuses_database: AtomicBool,
+    /// Whether SQLite's writes find no room.
+    is_full: AtomicBool,
 }
 
 impl RecordingDisk {
@@ -50,6 +52,7 @@ impl RecordingDisk {
             events: Mutex::default(),
             syncs_left: AtomicI64::new(-1),
             refuses_database: AtomicBool::new(false),
+            is_full: AtomicBool::new(false),
         });
         lock(&DISKS).insert(directory.into(), disk.clone());
         disk
@@ -68,6 +71,11 @@ impl RecordingDisk {
     /// From now on all syncs of the database fail.
     pub(super) fn fail_database_syncs(&self) {
         self.refuses_database.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether the database finds no room from now on.
+    pub(super) fn set_full(&self, is_full: bool) {
+        self.is_full.store(is_full, Ordering::SeqCst);
     }
 
     /// How many events there were.
@@ -345,6 +353,9 @@ unsafe extern "C" fn write(
     offset: i64,
 ) -> c_int {
     let (known, methods) = known(file);
+    if known.disk.is_full.load(Ordering::SeqCst) {
+        return ffi::SQLITE_FULL;
+    }
     // SAFETY: SQLite's arguments, handed on as they are.
     unsafe {
         let content = std::slice::from_raw_parts(bytes.cast::<u8>(), length as usize);

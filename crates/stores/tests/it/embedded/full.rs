@@ -10,10 +10,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use onceward_core::record::{Answer, Reply, Settlement};
+use onceward_core::clock::ManualClock;
+use onceward_core::record::{Answer, Reply, Settlement, State};
 use onceward_core::store::{Claim, Inspect, Queue, Store, StoreError};
 use onceward_stores::embedded::{Disk, EmbeddedStore, Limits, SystemDisk};
 
+use super::disk::RecordingDisk;
 use crate::fixture::*;
 
 /// Runs operations until the store refuses one; how many were completed.
@@ -149,6 +151,8 @@ async fn refused_writes_are_rolled_back_and_accepted_when_there_is_space() {
 struct SmallDisk {
     directory: std::path::PathBuf,
     bytes_max: AtomicU64,
+    /// The disk of the database.
+    database: Arc<RecordingDisk>,
 }
 
 impl SmallDisk {
@@ -156,7 +160,14 @@ impl SmallDisk {
         Arc::new(Self {
             directory: directory.join("log"),
             bytes_max: AtomicU64::new(bytes_max),
+            database: RecordingDisk::over(directory),
         })
+    }
+
+    fn open(self: &Arc<Self>, clock: &Arc<ManualClock>) -> EmbeddedStore {
+        let home = self.directory.parent().expect("the store's directory");
+        let store = EmbeddedStore::open_on(home, clock.clone(), Limits::default(), self.clone());
+        store.expect("the store opens")
     }
 
     fn set(&self, bytes_max: u64) {
@@ -186,6 +197,10 @@ impl Disk for SmallDisk {
         }
         SystemDisk.write(file, path, bytes, offset)
     }
+
+    fn vfs(&self) -> Option<&str> {
+        self.database.vfs()
+    }
 }
 
 const MIB: u64 = 1 << 20;
@@ -213,8 +228,7 @@ async fn complete_long(store: &EmbeddedStore, number: u64, reply_bytes: usize) {
 async fn a_batch_that_waits_for_room_goes_on_with_what_is_given_back() {
     let (home, clock) = (directory(), clock());
     let disk = SmallDisk::new(home.path(), 3 * MIB);
-    let store = EmbeddedStore::open_on(home.path(), clock, Limits::default(), disk.clone());
-    let store = store.expect("the store opens");
+    let store = disk.open(&clock);
     for number in 1..=100 {
         complete_long(&store, number, 20 << 10).await;
     }
@@ -238,13 +252,80 @@ async fn a_batch_that_waits_for_room_goes_on_with_what_is_given_back() {
     }
 }
 
+/// A fill found no room, and a batch waits for what it would give back. The fill must be
+/// tried again meanwhile.
+#[tokio::test]
+async fn a_batch_that_waits_for_room_does_not_keep_a_fill_from_being_tried_again() {
+    let (home, clock) = (directory(), clock());
+    let disk = SmallDisk::new(home.path(), 3 * MIB);
+    let store = disk.open(&clock);
+    for number in 1..=100 {
+        complete_long(&store, number, 20 << 10).await;
+    }
+    let mut grants = Vec::new();
+    for number in 1000..1008 {
+        grants.push(grant(&store, &ask(number)).await);
+    }
+    store.sweep(1).await.expect("everything is filled");
+    disk.database.set_full(true);
+    let settled = grants
+        .iter()
+        .map(|grant| settle(&store, grant, long(600 << 10)));
+    let mut settled = Box::pin(futures_util::future::join_all(settled));
+    let early = tokio::time::timeout(Duration::from_secs(1), &mut settled).await;
+    assert!(early.is_err(), "there was no room for all of them");
+    disk.database.set_full(false);
+    let settled = tokio::time::timeout(Duration::from_secs(30), settled).await;
+    assert!(settled.is_ok(), "the fill is not tried again");
+}
+
+/// The newest segment is short or long, and is therefore not kept once the database has
+/// its batches. The next start must know how far the log went all the same.
+#[tokio::test]
+async fn a_store_whose_newest_segment_is_not_kept_opens_again_and_again() {
+    for (bytes_max, reply_bytes) in [(u64::MAX, 9 << 20), (400 << 10, 20 << 10)] {
+        let (home, clock) = (directory(), clock());
+        let disk = SmallDisk::new(home.path(), bytes_max);
+        complete_long(&disk.open(&clock), 1, reply_bytes).await;
+        disk.set(u64::MAX);
+        for _ in 0..3 {
+            let store = disk.open(&clock);
+            // The checkpoint of the start is done before a sweep.
+            store.sweep(1).await.expect("swept");
+            assert!(get(&store, &ask(1)).await.is_some());
+        }
+    }
+}
+
+/// The process was killed on a full disk. What the start writes fits into segments that
+/// the database does not need any more.
+#[tokio::test]
+async fn a_store_opens_on_a_full_disk_where_its_log_has_room() {
+    let (home, copy, clock) = (directory(), directory(), clock());
+    let disk = SmallDisk::new(home.path(), u64::MAX);
+    let store = disk.open(&clock);
+    for number in 1..=100 {
+        complete_long(&store, number, 20 << 10).await;
+    }
+    store.sweep(1).await.expect("everything is filled");
+    grant(&store, &ask(101)).await;
+    let copied = Command::new("cp")
+        .arg("-r")
+        .args([home.path().join("."), copy.path().into()])
+        .status();
+    assert!(copied.expect("cp runs").success());
+    let store = SmallDisk::new(copy.path(), 0).open(&clock);
+    let record = get(&store, &ask(101)).await.expect("it is known");
+    assert_eq!(record.state, State::Unknown);
+    assert!(get(&store, &ask(1)).await.is_some());
+}
+
 /// A full disk leaves a short segment. It is not kept when there is room again.
 #[tokio::test]
 async fn a_log_that_was_short_of_room_is_whole_again_when_there_is_some() {
     let (home, clock) = (directory(), clock());
     let disk = SmallDisk::new(home.path(), MIB + 400 * 1024);
-    let store = EmbeddedStore::open_on(home.path(), clock, Limits::default(), disk.clone());
-    let store = store.expect("the store opens");
+    let store = disk.open(&clock);
     let short = |segments: Vec<u64>| segments.iter().filter(|bytes| *bytes % MIB != 0).count();
     let mut number = 0;
     while short(disk.segments()) == 0 {
@@ -272,8 +353,7 @@ async fn a_log_that_was_short_of_room_is_whole_again_when_there_is_some() {
 async fn a_long_reader_of_the_database_does_not_stop_new_work() {
     let (home, clock) = (directory(), clock());
     let disk = SmallDisk::new(home.path(), u64::MAX);
-    let store = EmbeddedStore::open_on(home.path(), clock, Limits::default(), disk.clone());
-    let store = store.expect("the store opens");
+    let store = disk.open(&clock);
     complete(&store, 1).await;
     let filled = store.stats().await.expect("counting waits for a fill");
     assert_eq!(filled.operations, 1);
