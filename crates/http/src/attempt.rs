@@ -16,7 +16,7 @@ use http::{Request, Response, header};
 use onceward_core::class::{Class, InFlight, OnExhausted};
 use onceward_core::classify::{Hint, Meaning, is_worth_repeating};
 use onceward_core::deadline::within;
-use onceward_core::engine::{Engine, Lead, Renewed};
+use onceward_core::engine::{Engine, Lead, NewLead, Renewed};
 use onceward_core::fingerprint::Fingerprint;
 use onceward_core::identity::{Digest, OperationId};
 use tokio::sync::oneshot;
@@ -43,7 +43,7 @@ use crate::status::IdempotencyStatus;
 // place for it.
 pub(crate) fn run_detached<'a, F, Fut>(
     protection: &'a Protection,
-    lead: Lead,
+    lead: NewLead,
     call: Call,
     granted: Granted,
     forward: F,
@@ -52,10 +52,6 @@ where
     F: FnMut(Request<Bytes>, Option<Granted>) -> Fut + Send + 'static,
     Fut: Future<Output = Result<Response<Body>, Unanswered>> + Send + 'static,
 {
-    let lead = match call.rules.joined {
-        true => lead.joined(),
-        false => lead,
-    };
     let (id, digest, fingerprint) = (lead.id(), lead.digest(), lead.fingerprint());
     let later = wait_before_accepting(&call).map(|wait| (wait, status_path(&call, id)));
     let (reply_to, reply) = oneshot::channel();
@@ -192,10 +188,11 @@ pub(crate) enum Ending {
 }
 
 impl OperationRun {
-    /// Forwards until there is an outcome, then records it and answers.
+    /// Forwards until there is an outcome, then records it and answers. A run that is
+    /// abandoned before it is polled has sent nothing: its lead is still a new one.
     async fn run<F, Fut>(
         self,
-        lead: Lead,
+        lead: NewLead,
         request: Request<Bytes>,
         mut forward: F,
         reply_to: oneshot::Sender<ProtectedResponse>,
@@ -203,10 +200,13 @@ impl OperationRun {
         F: FnMut(Request<Bytes>, Option<Granted>) -> Fut,
         Fut: Future<Output = Result<Response<Body>, Unanswered>>,
     {
+        let lead = match self.rules.joined {
+            true => lead.begin().joined(),
+            false => lead.begin(),
+        };
         let end = self.attempts(&lead, request, &mut forward).await;
         onceward_core::crash_point!("before-record");
-        // The only place that distinguishes joined routes: there the application's
-        // commit decides, elsewhere its answer.
+        // On joined routes the application's commit decides, elsewhere its answer.
         match self.rules.joined {
             true => Box::pin(joined::record(&self, lead, end, reply_to)).await,
             false => recording::record(&self, lead, end, reply_to).await,

@@ -131,6 +131,7 @@ where
         return unsent(recorded_as(deferred, DeliveryOutcome::Requeued), None);
     }
     onceward_core::crash_point!("before-delivery");
+    let lead = lead.begin();
     let tried = work.attempt(&lead, request, &mut forward).await;
     let next = decide(
         AttemptEnd::of(&tried),

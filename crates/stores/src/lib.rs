@@ -22,6 +22,8 @@ mod open;
 pub mod postgres;
 #[cfg(any(feature = "postgres", feature = "redis"))]
 mod recent_replies;
+#[cfg(any(feature = "embedded", feature = "postgres", feature = "redis"))]
+mod record_size;
 #[cfg(feature = "redis")]
 pub mod redis;
 #[cfg(any(feature = "postgres", feature = "redis"))]

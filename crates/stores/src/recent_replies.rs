@@ -19,8 +19,9 @@
 //! - The library settles in transactions of the application by the same rules as
 //!   *settle*; the resource that an operation refers to is not part of its record.
 //!
-//! The age of a record counts from before the question was sent, by the monotonic clock.
-//! The period must be the same in all processes that share the store.
+//! The age of a record counts from before the question was sent, by two clocks: the
+//! runtime's, which stands still while the machine is suspended, and the time since boot,
+//! which does not. The period must be the same in all processes that share the store.
 
 use std::collections::HashMap;
 use std::mem;
@@ -30,10 +31,11 @@ use std::time::Duration;
 use onceward_core::class::TtlBasis;
 use onceward_core::clock::Timestamp;
 use onceward_core::identity::Digest;
-use onceward_core::record::{Answer, Record, Reply, State};
+use onceward_core::record::{Answer, Record, State};
 use onceward_core::store::{Claim, ClaimRequest};
 use tokio::time::{Instant, sleep};
 
+use crate::record_size::size_in_memory;
 use crate::time::Time;
 
 /// Callers on different cores seldom want the same lock.
@@ -41,10 +43,6 @@ const SHARDS: usize = 16;
 /// The most bytes and records of a generation: 16 MiB and 16,384 records in all.
 const GENERATION_BYTES: usize = 512 * 1_024;
 const GENERATION_RECORDS: usize = 512;
-/// The approximate size of a record without its reply, and of a header field besides
-/// its text.
-const RECORD_BYTES: usize = 768;
-const FIELD_BYTES: usize = 64;
 /// The store's clock counts in milliseconds.
 const TICK: Duration = Duration::from_millis(1);
 
@@ -55,7 +53,16 @@ pub(crate) struct RecentReplies {
     /// How long a record is given. It is shorter than the period, because the clocks
     /// of two machines do not run at exactly the same speed.
     given_for: Duration,
+    /// The time since boot, with the time in which the machine was suspended.
+    since_boot: fn() -> Duration,
     shards: [Mutex<Generations>; SHARDS],
+}
+
+/// The moment before a question is sent to the store.
+#[derive(Clone, Copy)]
+pub(crate) struct AskedAt {
+    pub(crate) at: Instant,
+    since_boot: Duration,
 }
 
 /// The records of a shard, by the time at which they came. The older generation is
@@ -76,8 +83,7 @@ struct Generation {
 /// A record, and when it was read.
 struct RecentRecord {
     record: Arc<Record>,
-    /// Before the question was sent.
-    asked_at: Instant,
+    asked_at: AskedAt,
     /// The store's time when it answered, which is later.
     now: Timestamp,
 }
@@ -87,7 +93,16 @@ impl RecentReplies {
         Self {
             period,
             given_for: period * 9 / 10,
+            since_boot,
             shards: Default::default(),
+        }
+    }
+
+    /// To be called before a question whose answer goes to [`RecentReplies::keep`].
+    pub(crate) fn asked_now(&self) -> AskedAt {
+        AskedAt {
+            at: Instant::now(),
+            since_boot: (self.since_boot)(),
         }
     }
 
@@ -96,14 +111,19 @@ impl RecentReplies {
         if self.period.is_zero() {
             return None;
         }
-        let (record, now) = {
+        let (record, asked_at, now) = {
             let mut shard = self.shard(&ask.digest);
             let recent = shard.get(&ask.digest, at, self.given_for)?;
             // Not earlier than the store's time: the question was sent before it
             // was answered.
-            let elapsed = at.saturating_duration_since(recent.asked_at) + TICK;
-            (recent.record.clone(), recent.now.plus(elapsed))
+            let elapsed = at.saturating_duration_since(recent.asked_at.at) + TICK;
+            let now = recent.now.plus(elapsed);
+            (recent.record.clone(), recent.asked_at, now)
         };
+        // Read only where there is a record: most claims find none.
+        if (self.since_boot)().saturating_sub(asked_at.since_boot) >= self.given_for {
+            return None;
+        }
         let now = match time {
             Time::Server => now,
             Time::Given(clock) => clock.now(),
@@ -118,11 +138,11 @@ impl RecentReplies {
 
     /// Keeps a record that was asked for at `asked_at` and read at the store's time
     /// `now`.
-    pub(crate) fn keep(&self, record: &Arc<Record>, now: Timestamp, asked_at: Instant) {
+    pub(crate) fn keep(&self, record: &Arc<Record>, now: Timestamp, asked_at: AskedAt) {
         if self.period.is_zero() || !stays_the_same(record) {
             return;
         }
-        let bytes = size_of(record);
+        let bytes = size_in_memory(record);
         if bytes > GENERATION_BYTES {
             return;
         }
@@ -155,17 +175,18 @@ impl Generations {
         self.drop_old(at, given_for);
         let kept = [&self.young, &self.old].into_iter();
         let recent = kept.flat_map(|kept| kept.records.get(digest)).next()?;
-        (at.saturating_duration_since(recent.asked_at) < given_for).then_some(recent)
+        (at.saturating_duration_since(recent.asked_at.at) < given_for).then_some(recent)
     }
 
     fn put(&mut self, recent: RecentRecord, bytes: usize, given_for: Duration) {
-        self.drop_old(recent.asked_at, given_for);
+        let at = recent.asked_at.at;
+        self.drop_old(at, given_for);
         let full = self.young.records.len() >= GENERATION_RECORDS
             || self.young.bytes + bytes > GENERATION_BYTES;
         if full {
-            self.turn(recent.asked_at);
+            self.turn(at);
         }
-        self.begun.get_or_insert(recent.asked_at);
+        self.begun.get_or_insert(at);
         self.young.bytes += bytes;
         self.young.records.insert(recent.record.digest, recent);
     }
@@ -196,23 +217,22 @@ fn stays_the_same(record: &Record) -> bool {
         && record.terms.ttl_basis != TtlBasis::Access
 }
 
-fn size_of(record: &Record) -> usize {
-    match &record.answer {
-        Some(Answer::Kept(reply)) => RECORD_BYTES + reply_bytes(reply),
-        _ => RECORD_BYTES,
-    }
+#[cfg(target_os = "linux")]
+fn since_boot() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    Duration::try_from(now).unwrap_or_default()
 }
 
-fn reply_bytes(reply: &Reply) -> usize {
-    let fields = reply.headers.iter().chain(&reply.trailers);
-    let fields: usize = fields
-        .map(|(name, value)| FIELD_BYTES + name.len() + value.len())
-        .sum();
-    fields + reply.body.len()
+/// Elsewhere the runtime's clock alone counts.
+#[cfg(not(target_os = "linux"))]
+fn since_boot() -> Duration {
+    Duration::ZERO
 }
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use bytes::Bytes;
     use onceward_core::caller::Caller;
     use onceward_core::class::{Class, Terms};
@@ -220,13 +240,26 @@ mod tests {
     use onceward_core::fingerprint::{Algorithm, Fingerprint};
     use onceward_core::identity::{Endpoint, Identity, KeySpace, OperationId};
     use onceward_core::key::Key;
-    use onceward_core::record::{Attempt, Fence, Settlement};
+    use onceward_core::record::{Attempt, Fence, Reply, Settlement};
     use tokio::time::advance;
 
     use super::*;
 
     const NOW: Timestamp = Timestamp::from_unix_ms(1_700_000_000_000);
     const PERIOD: Duration = Duration::from_secs(1);
+
+    thread_local! {
+        /// For how long the machine was suspended.
+        static SUSPENDED: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+    }
+
+    /// With a clock that stands still but for suspensions.
+    fn recent_replies(period: Duration) -> RecentReplies {
+        RecentReplies {
+            since_boot: || SUSPENDED.get(),
+            ..RecentReplies::new(period)
+        }
+    }
 
     fn ask_with(number: usize, terms: Terms) -> ClaimRequest {
         let identity = Identity {
@@ -281,8 +314,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn reply_is_given_for_less_than_a_period_from_the_question() {
-        let recent = RecentReplies::new(PERIOD);
-        let asked_at = Instant::now();
+        let recent = recent_replies(PERIOD);
+        let asked_at = recent.asked_now();
         advance(PERIOD / 2).await;
         recent.keep(&settled(&ask(), &kept(1)), NOW, asked_at);
         assert_eq!(claim(&recent, &ask()), "finished");
@@ -293,11 +326,32 @@ mod tests {
         assert_eq!(claim(&recent, &ask()), "asks the store");
     }
 
+    /// Before or after the store answered.
+    #[tokio::test(start_paused = true)]
+    async fn reply_is_not_given_after_the_machine_was_suspended() {
+        for (before, after, want) in [(0, 899, "finished"), (0, 900, "asks"), (900, 0, "asks")] {
+            let recent = recent_replies(PERIOD);
+            let suspend = |ms| SUSPENDED.set(SUSPENDED.get() + Duration::from_millis(ms));
+            let asked_at = recent.asked_now();
+            suspend(before);
+            recent.keep(&settled(&ask(), &kept(1)), NOW, asked_at);
+            suspend(after);
+            let claimed = claim(&recent, &ask());
+            assert!(claimed.starts_with(want), "{before}, {after}: {claimed}");
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn time_since_boot_is_read() {
+        assert!(since_boot() > Duration::ZERO);
+    }
+
     #[tokio::test(start_paused = true)]
     async fn change_is_answered_when_the_period_is_over() {
         for period in [PERIOD, Duration::ZERO] {
             let begun = Instant::now();
-            RecentReplies::new(period).outlast().await;
+            recent_replies(period).outlast().await;
             assert_eq!(begun.elapsed(), period);
         }
     }
@@ -309,9 +363,9 @@ mod tests {
             terms.expiry = onceward_core::class::Expiry::Lazy;
         });
         let ask = ask_with(0, terms);
-        let recent = RecentReplies::new(PERIOD);
+        let recent = recent_replies(PERIOD);
         let read_at = NOW.plus(Duration::from_millis(100));
-        recent.keep(&settled(&ask, &kept(1)), read_at, Instant::now());
+        recent.keep(&settled(&ask, &kept(1)), read_at, recent.asked_now());
         advance(Duration::from_millis(198)).await;
         assert_eq!(claim(&recent, &ask), "finished");
         advance(Duration::from_millis(1)).await;
@@ -340,18 +394,18 @@ mod tests {
             (ask(), kept(GENERATION_BYTES)),
         ];
         for (ask, settlement) in cases {
-            let recent = RecentReplies::new(PERIOD);
-            recent.keep(&settled(&ask, &settlement), NOW, Instant::now());
+            let recent = recent_replies(PERIOD);
+            recent.keep(&settled(&ask, &settlement), NOW, recent.asked_now());
             assert_eq!(claim(&recent, &ask), "asks the store", "{settlement:?}");
         }
-        let nothing = RecentReplies::new(Duration::ZERO);
-        nothing.keep(&settled(&ask(), &kept(1)), NOW, Instant::now());
+        let nothing = recent_replies(Duration::ZERO);
+        nothing.keep(&settled(&ask(), &kept(1)), NOW, nothing.asked_now());
         assert_eq!(claim(&nothing, &ask()), "asks the store");
     }
 
     #[tokio::test(start_paused = true)]
     async fn memory_is_bounded_and_is_given_back() {
-        let recent = RecentReplies::new(PERIOD);
+        let recent = recent_replies(PERIOD);
         let held = |recent: &RecentReplies| {
             let shards = recent.shards.iter();
             let shards = shards.map(|shard| shard.lock().expect("nothing panicked"));
@@ -360,7 +414,7 @@ mod tests {
         };
         for number in 0..2_000 {
             let ask = ask_with(number, Class::interactive().terms());
-            recent.keep(&settled(&ask, &kept(32 * 1_024)), NOW, Instant::now());
+            recent.keep(&settled(&ask, &kept(32 * 1_024)), NOW, recent.asked_now());
             assert_eq!(claim(&recent, &ask), "finished");
         }
         assert!(held(&recent) <= 2 * SHARDS * GENERATION_BYTES);

@@ -98,7 +98,8 @@ impl Binding for Records {
         let terms = self.scope.terms().clone();
         Ok(
             match self.engine.enter(identity, fingerprint, terms).await? {
-                Entered::Lead(lead) => Claimed::Granted(Fresh::led(wanted.key, lead)),
+                // The application works as soon as it has the claim.
+                Entered::Lead(lead) => Claimed::Granted(Fresh::led(wanted.key, lead.begin())),
                 Entered::Follow(_) => Claimed::Busy,
                 Entered::Finished(record) => Claimed::Finished(record),
                 Entered::Mismatch => self.mismatch(&wanted).await?,

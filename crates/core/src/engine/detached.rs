@@ -21,6 +21,9 @@ pub(super) type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// where the work ended without an answer, because it panicked or was abandoned.
 pub struct Detached<T> {
     work: Option<Work>,
+    /// The caller's, which goes on with the rest of the work. When this is dropped, none
+    /// may be current: a library's caller may do so between two calls of `block_on`.
+    runtime: Option<Handle>,
     /// The work itself sends it.
     answer: oneshot::Receiver<T>,
 }
@@ -37,6 +40,7 @@ impl<T> Detached<T> {
     pub(super) fn new(work: Work, answer: oneshot::Receiver<T>) -> Self {
         Self {
             work: Some(work),
+            runtime: Handle::try_current().ok(),
             answer,
         }
     }
@@ -72,8 +76,8 @@ impl<T> Future for Detached<T> {
 
 impl<T> Drop for Detached<T> {
     fn drop(&mut self) {
-        // Without a runtime the process is ending, and the rest counts as lost.
-        if let (Some(work), Ok(runtime)) = (self.work.take(), Handle::try_current()) {
+        // Without a runtime, or if it has ended, the rest counts as lost.
+        if let (Some(work), Some(runtime)) = (self.work.take(), &self.runtime) {
             runtime.spawn(work);
         }
     }

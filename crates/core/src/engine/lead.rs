@@ -19,8 +19,116 @@ use crate::store::{Due, Grant};
 
 /// The minimum interval between renewals, however short the lease is.
 const RENEWAL_PAUSE_MIN: Duration = Duration::from_millis(10);
+/// For queued work whose delivery ended before it began. A delivery that always ends so
+/// uses up no attempts, and must not be repeated without a pause.
+const NOT_BEGUN: Settlement = Settlement::Deferred {
+    after: Duration::from_secs(1),
+};
 
-/// The right to run an operation, and the duty to record its outcome.
+/// The right to run an operation, as long as nothing was done under it.
+///
+/// Work needs a [`Lead`], and only [`begin`](Self::begin) returns one. So an operation
+/// whose new lead is dropped was certainly not run: a claim is released, and queued work
+/// is due again.
+#[must_use = "dropped, it gives the operation back"]
+pub struct NewLead {
+    /// Its consequence of a loss is that of work that has not begun.
+    lead: Lead,
+    /// The consequence once the work has begun.
+    once_begun: OnLoss,
+}
+
+impl fmt::Debug for NewLead {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NewLead")
+            .field("grant", &self.lead.grant)
+            .field("lease", &self.lead.lease)
+            .field("once_begun", &self.once_begun)
+            .finish_non_exhaustive()
+    }
+}
+
+impl NewLead {
+    /// The lead of a claim that was granted.
+    pub(super) fn of_claim(
+        engine: &Arc<Engine>,
+        seat: Seat,
+        grant: Grant,
+        fingerprint: Fingerprint,
+        lease: Duration,
+    ) -> Self {
+        Self {
+            // A joined lead is released, and never recorded as lost.
+            lead: Lead::new(engine, seat, grant, fingerprint, lease, OnLoss::Joined),
+            once_begun: OnLoss::Unknown,
+        }
+    }
+
+    /// The lead of queued work that is due.
+    pub(super) fn of_delivery(engine: &Arc<Engine>, seat: Seat, due: &Due) -> Self {
+        let Due { grant, record, .. } = due;
+        let (fingerprint, lease) = (record.fingerprint, record.terms.lease);
+        Self {
+            lead: Lead::new(engine, seat, *grant, fingerprint, lease, OnLoss::Deferred),
+            once_begun: match record.terms.after_loss {
+                AfterLoss::Hold => OnLoss::Unknown,
+                AfterLoss::Free => OnLoss::Redelivered,
+            },
+        }
+    }
+
+    /// Begins the work: from here on it may have run.
+    pub fn begin(self) -> Lead {
+        let mut lead = self.lead;
+        lead.on_loss = self.once_begun;
+        lead
+    }
+
+    /// The operation's id.
+    pub fn id(&self) -> OperationId {
+        self.lead.id()
+    }
+
+    /// The operation's digest.
+    pub fn digest(&self) -> Digest {
+        self.lead.digest()
+    }
+
+    /// The fence of this run.
+    pub fn fence(&self) -> Fence {
+        self.lead.fence()
+    }
+
+    /// The fingerprint of the request. See [`Lead::fingerprint`].
+    pub fn fingerprint(&self) -> Fingerprint {
+        self.lead.fingerprint()
+    }
+
+    /// Renews the lease. See [`Lead::renew`].
+    pub async fn renew(&self) -> Renewed {
+        self.lead.renew().await
+    }
+
+    /// Gives a claim back. The key is released even if this future is cancelled, or
+    /// the store does not take it at once.
+    pub async fn withdraw(self) -> Recorded {
+        self.lead.release(None).await
+    }
+
+    /// Records that queued work was not tried and is due again later; this grant
+    /// does not count among its attempts. Waiters go on waiting.
+    pub async fn defer(self, after: Duration) -> Recorded {
+        self.lead.put_back(Settlement::Deferred { after }).await
+    }
+
+    /// Records that the attempts are used up.
+    pub async fn pause(self) -> Recorded {
+        self.lead.pause().await
+    }
+}
+
+/// The right to run an operation whose work has begun, and the duty to record its
+/// outcome.
 ///
 /// Dropped without an outcome (a panic, a cancelled task), it counts as lost; a
 /// [joined](Self::joined) one is released, and queued work is due again where
@@ -53,6 +161,8 @@ enum OnLoss {
     Joined,
     /// The queue delivers it again.
     Redelivered,
+    /// The queue delivers it, because nothing was sent so far.
+    Deferred,
 }
 
 /// The result of recording an outcome.
@@ -81,12 +191,13 @@ pub enum Renewed {
 }
 
 impl Lead {
-    pub(super) fn new(
+    fn new(
         engine: &Arc<Engine>,
         seat: Seat,
         grant: Grant,
         fingerprint: Fingerprint,
         lease: Duration,
+        on_loss: OnLoss,
     ) -> Self {
         engine.running.fetch_add(1, Ordering::Relaxed);
         Self {
@@ -95,19 +206,8 @@ impl Lead {
             grant,
             fingerprint,
             lease,
-            on_loss: OnLoss::Unknown,
+            on_loss,
         }
-    }
-
-    /// The lead of queued work that is due.
-    pub(super) fn of_delivery(engine: &Arc<Engine>, seat: Seat, due: &Due) -> Self {
-        let Due { grant, record, .. } = due;
-        let mut lead = Self::new(engine, seat, *grant, record.fingerprint, record.terms.lease);
-        lead.on_loss = match record.terms.after_loss {
-            AfterLoss::Hold => OnLoss::Unknown,
-            AfterLoss::Free => OnLoss::Redelivered,
-        };
-        lead
     }
 
     /// The same lead for work that an application commits in one transaction with
@@ -188,24 +288,10 @@ impl Lead {
             .await
     }
 
-    /// Gives the claim back before anything was done under it. The key is
-    /// released even if this future is cancelled, or the store does not take it
-    /// at once.
-    pub async fn withdraw(self) -> Recorded {
-        // A lead that is joined is never recorded as lost.
-        self.joined().release(None).await
-    }
-
     /// Records that queued work is to be tried again later. Waiters go on
     /// waiting: the operation is not over.
     pub async fn requeue(self, after: Duration) -> Recorded {
         self.put_back(Settlement::Requeued { after }).await
-    }
-
-    /// Records that queued work was not tried and is due again later; this grant
-    /// does not count among its attempts. Waiters go on waiting.
-    pub async fn defer(self, after: Duration) -> Recorded {
-        self.put_back(Settlement::Deferred { after }).await
     }
 
     /// Records that the operation may have run. All waiters get this outcome at once.
@@ -215,6 +301,7 @@ impl Lead {
         match self.on_loss {
             OnLoss::Joined => self.release(None).await,
             OnLoss::Redelivered => self.put_back(Settlement::Lost).await,
+            OnLoss::Deferred => self.put_back(NOT_BEGUN).await,
             OnLoss::Unknown => {
                 self.settle(Settlement::Lost, Landed::Lost, Landed::Lost)
                     .await
@@ -246,7 +333,7 @@ impl Lead {
             Recorded::Stale => self.land(Landed::Recorded),
             Recorded::NotYet => {
                 self.land(match self.on_loss {
-                    OnLoss::Unknown | OnLoss::Redelivered => otherwise,
+                    OnLoss::Unknown | OnLoss::Redelivered | OnLoss::Deferred => otherwise,
                     OnLoss::Joined => Landed::Recorded,
                 });
                 self.write_later(settlement);
@@ -293,7 +380,9 @@ impl Lead {
         };
         // Its log lines belong to the operation, whose span the caller is in.
         let writing = writing.instrument(Span::current());
-        self.engine.tasks.spawn(writing);
+        if let Some(runtime) = self.engine.runtime() {
+            self.engine.tasks.spawn_on(writing, &runtime);
+        }
     }
 
     /// Passes the outcome to the waiters, and ends the flight.
@@ -331,10 +420,11 @@ impl Drop for Lead {
                 self.pass_on();
                 Settlement::Lost
             }
+            OnLoss::Deferred => {
+                self.pass_on();
+                NOT_BEGUN
+            }
         };
-        // Without a runtime the process is ending; the claim ends with its lease.
-        if tokio::runtime::Handle::try_current().is_ok() {
-            self.write_later(settlement);
-        }
+        self.write_later(settlement);
     }
 }

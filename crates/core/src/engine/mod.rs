@@ -7,7 +7,8 @@
 //! HTTP; a [`Reply`](crate::record::Reply) is bytes to it.
 //!
 //! - [`Engine`] claims operations and looks them up.
-//! - [`Lead`] is the right to run one: it renews the lease and records the outcome.
+//! - [`NewLead`] is the right to run one, before anything was done under it.
+//! - [`Lead`] is that right from then on: it renews the lease and records the outcome.
 //! - [`Follow`] waits for one that runs.
 //! - `flights` connects the leads and follows of this process.
 //! - `withdrawal` takes back claims whose answer was lost.
@@ -23,10 +24,11 @@ mod withdrawal;
 use std::fmt;
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
@@ -36,7 +38,7 @@ pub use self::detached::Detached;
 use self::detached::Work;
 use self::flights::Flights;
 pub use self::follow::{Awaited, Follow};
-pub use self::lead::{Lead, Recorded, Renewed};
+pub use self::lead::{Lead, NewLead, Recorded, Renewed};
 use self::withdrawal::PendingClaim;
 use crate::class::{Terms, TtlBasis};
 use crate::deadline;
@@ -109,10 +111,14 @@ pub struct Engine {
     /// reading through the lock would write to it.
     store_deadline_us: AtomicU64,
     tasks: TaskTracker,
+    /// That of the first claim.
+    runtime: OnceLock<Handle>,
     /// Cancelled together. Several, because all work of one waits in one list.
     endings: [CancellationToken; ENDINGS],
     /// How many claims are being withdrawn.
     withdrawals: Arc<AtomicUsize>,
+    /// How many withdrawals are being repeated.
+    repeated_withdrawals: Arc<AtomicUsize>,
     /// How many replays are being noted.
     touches: Arc<AtomicUsize>,
     running: Arc<AtomicUsize>,
@@ -144,7 +150,7 @@ pub enum Drained {
 #[derive(Debug)]
 pub enum Entered {
     /// The claim was granted: this request runs the operation.
-    Lead(Lead),
+    Lead(NewLead),
     /// Another request runs it; this one may wait.
     Follow(Follow),
     /// It finished; the record holds its answer.
@@ -169,8 +175,10 @@ impl Engine {
             limits: RwLock::new(limits),
             store_deadline_us: AtomicU64::new(microseconds(limits.store_deadline)),
             tasks: TaskTracker::new(),
+            runtime: OnceLock::new(),
             endings: Default::default(),
             withdrawals: Arc::default(),
+            repeated_withdrawals: Arc::default(),
             touches: Arc::default(),
             running: Arc::default(),
         })
@@ -246,7 +254,8 @@ impl Engine {
 
     /// Cancels spawned work, at the end of a shutdown. Each operation that was
     /// under way is recorded as unknown, or released where the lead is
-    /// [joined](Lead::joined); [`tasks`](Self::tasks) end when that is written.
+    /// [joined](Lead::joined) or nothing had [begun](NewLead::begin);
+    /// [`tasks`](Self::tasks) end when that is written.
     pub fn abandon(&self) {
         for ending in &self.endings {
             ending.cancel();
@@ -295,6 +304,7 @@ impl Engine {
             fingerprint,
             ..
         } = *request;
+        self.remember_runtime();
         // The seat is taken before the claim: see `flights`.
         let seat = self.flights.board(&digest);
         let pending = PendingClaim::new(self, digest, request.attempt);
@@ -303,7 +313,7 @@ impl Engine {
         Ok(match claim {
             Claim::Granted(grant) => {
                 let lease = request.terms.lease;
-                Entered::Lead(Lead::new(self, seat, grant, fingerprint, lease))
+                Entered::Lead(NewLead::of_claim(self, seat, grant, fingerprint, lease))
             }
             Claim::Busy(record) => {
                 Entered::Follow(Follow::new(self.clone(), seat, record, fingerprint))
@@ -360,9 +370,9 @@ impl Engine {
     }
 
     /// Takes the lead of queued work that is due.
-    pub fn take(self: &Arc<Self>, due: &Due) -> Lead {
+    pub fn take(self: &Arc<Self>, due: &Due) -> NewLead {
         let seat = self.flights.board(&due.grant.digest);
-        Lead::of_delivery(self, seat, due)
+        NewLead::of_delivery(self, seat, due)
     }
 
     /// Notes that an operation's reply is given again, where its retention
@@ -402,6 +412,23 @@ impl Engine {
         let seat = self.flights.board(&record.digest);
         let fingerprint = record.fingerprint;
         Follow::new(self.clone(), seat, record, fingerprint)
+    }
+
+    fn remember_runtime(&self) {
+        if self.runtime.get().is_none()
+            && let Ok(runtime) = Handle::try_current()
+        {
+            // If it is set by now, another claim was the first.
+            let _ = self.runtime.set(runtime);
+        }
+    }
+
+    /// The runtime for a write that follows a drop. A library's caller may drop a future
+    /// between two calls of `block_on`, where none is current. Without any, the process
+    /// is ending, and the claim ends with its lease.
+    fn runtime(&self) -> Option<Handle> {
+        let current = Handle::try_current().ok();
+        current.or_else(|| self.runtime.get().cloned())
     }
 
     /// Takes a step of the store within its deadline.

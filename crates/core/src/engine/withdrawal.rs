@@ -18,6 +18,8 @@ const REPEATS: [Duration; 3] = [
     Duration::from_secs(10),
     Duration::from_secs(60),
 ];
+/// How many withdrawals are being repeated at once; further ones are not repeated.
+const REPEATING_MAX: usize = 10_000;
 
 /// A claim without an answer so far. Dropped before its answer, because the
 /// store failed or the client has gone, it is withdrawn.
@@ -52,8 +54,7 @@ impl Drop for PendingClaim<'_> {
 /// that they do not pile up while the store is unavailable for long; a claim that
 /// is not withdrawn ends with its lease.
 fn withdraw(engine: &Arc<Engine>, digest: Digest, attempt: Attempt) {
-    // Without a runtime the process is ending; the claim ends with its lease.
-    let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+    let Some(runtime) = engine.runtime() else {
         return;
     };
     let Some(permit) = Permit::take(&engine.withdrawals, engine.limits().withdrawals) else {
@@ -68,17 +69,28 @@ fn withdraw(engine: &Arc<Engine>, digest: Digest, attempt: Attempt) {
             tracing::error!(%error, "claim without an answer not withdrawn; left to its lease");
             return;
         }
-        // Shutdown does not wait for the repeats.
-        tokio::spawn(async move {
-            for pause in REPEATS {
-                sleep(pause).await;
-                let step = engine.store.withdraw(&digest, attempt);
-                if let Err(error) = engine.within_deadline(step).await {
-                    tracing::warn!(%error, "withdrawal not repeated; a late claim is left to its lease");
-                }
-            }
-            drop(permit);
-        });
+        // The repeats take over a minute, and most of them find nothing. Other claims
+        // must not go without their first withdrawal meanwhile.
+        drop(permit);
+        repeat(engine, digest, attempt);
     };
     tasks.spawn_on(work, &runtime);
+}
+
+/// Repeats a withdrawal in the background. Shutdown does not wait for it.
+fn repeat(engine: Arc<Engine>, digest: Digest, attempt: Attempt) {
+    let Some(permit) = Permit::take(&engine.repeated_withdrawals, REPEATING_MAX) else {
+        tracing::warn!("too many withdrawals to repeat; a late claim is left to its lease");
+        return;
+    };
+    tokio::spawn(async move {
+        for pause in REPEATS {
+            sleep(pause).await;
+            let step = engine.store.withdraw(&digest, attempt);
+            if let Err(error) = engine.within_deadline(step).await {
+                tracing::warn!(%error, "withdrawal not repeated; a late claim is left to its lease");
+            }
+        }
+        drop(permit);
+    });
 }

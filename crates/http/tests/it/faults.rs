@@ -6,12 +6,15 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use onceward_core::class::{Class, OnStoreFailure};
+use onceward_core::engine::{Engine, Limits};
+use onceward_core::entropy::Entropy;
 use onceward_core::identity::{Digest, OperationId};
 use onceward_core::memory::MemoryStore;
 use onceward_core::record::{Attempt, Fence, Record, Settled, Settlement};
 use onceward_core::store::{Claim, ClaimRequest, Store, StoreError};
+use onceward_http::layer::IdempotencyLayer;
 
-use crate::harness::{Origin, memory, protect, until};
+use crate::harness::{Origin, Protected, memory, protect, protect_with, until};
 
 /// A memory store, some of whose acknowledgements never arrive.
 pub(crate) struct Faulty {
@@ -237,4 +240,37 @@ async fn a_damaged_record_is_not_bypassed() {
     let answer = service.post("k", "a").await;
     assert_eq!((answer.status, answer.header("retry-after")), (503, "60"));
     assert_eq!(origin.runs(), 0, "it may have run before");
+}
+
+/// Another process on the store.
+fn restarted(origin: &Origin, store: Arc<dyn Store>) -> Protected {
+    let engine = Engine::new(store, Entropy::seeded(8), Limits::default());
+    let layer = IdempotencyLayer::builder(engine.clone()).build().unwrap();
+    protect_with(origin, &layer, engine)
+}
+
+#[tokio::test]
+async fn a_claim_after_a_cut_shutdown_sends_nothing_and_leaves_its_key_free() {
+    let (origin, store) = (Origin::status(201), memory());
+    let ended = protect(&origin, Class::interactive(), store.clone());
+    ended.engine.abandon();
+    assert_eq!(ended.post("k", "a").await.code(), "outcome-unknown");
+    until(|| ended.engine.tasks().is_empty()).await;
+    assert_eq!(origin.runs(), 0);
+    let next = restarted(&origin, store).post("k", "a").await;
+    assert_eq!((next.status, next.body.as_str()), (201, "run 1"));
+}
+
+#[tokio::test]
+async fn a_call_that_a_shutdown_cuts_off_stays_unknown() {
+    let (origin, store) = (Origin::status(201).gated(), memory());
+    let ended = protect(&origin, Class::interactive(), store.clone());
+    let cut = ended.spawn_post("k", "a");
+    origin.called(1).await;
+    ended.engine.abandon();
+    assert_eq!(cut.await.unwrap().code(), "outcome-unknown");
+    until(|| ended.engine.tasks().is_empty()).await;
+    let next = restarted(&origin, store).post("k", "a").await;
+    assert_eq!(next.code(), "outcome-unknown");
+    assert_eq!(origin.runs(), 1);
 }

@@ -103,7 +103,7 @@ async fn claim_as_before(store: Arc<dyn Store>) -> Lead {
     let Ok(Entered::Lead(lead)) = entered else {
         panic!("the key is free");
     };
-    lead
+    lead.begin()
 }
 
 async fn write_earlier_record(store: Arc<dyn Store>) {

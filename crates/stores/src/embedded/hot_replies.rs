@@ -10,14 +10,11 @@
 use std::sync::{Arc, PoisonError, RwLock};
 
 use onceward_core::identity::Digest;
-use onceward_core::record::{Answer, Record, Reply};
+use onceward_core::record::Record;
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 
-/// The approximate size of a record without its reply.
-const RECORD_BYTES: u64 = 768;
-/// The size of a header field besides its text.
-const FIELD_BYTES: u64 = 64;
+use crate::record_size::{RECORD_BYTES, size_in_memory};
 
 /// A cache of finished records.
 pub(super) struct HotReplies {
@@ -32,7 +29,9 @@ pub(super) struct Removals(u64);
 impl HotReplies {
     /// A cache for about this many bytes of records and replies.
     pub(super) fn new(bytes_max: u64) -> Self {
-        let items = usize::try_from(bytes_max / (2 * RECORD_BYTES)).unwrap_or(usize::MAX);
+        // Most records have a small reply, which about doubles their size.
+        let items = bytes_max / (2 * RECORD_BYTES) as u64;
+        let items = usize::try_from(items).unwrap_or(usize::MAX);
         Self {
             records: Cache::with_weighter(items, bytes_max, BySize),
             removals: RwLock::new(Removals(0)),
@@ -78,17 +77,6 @@ struct BySize;
 
 impl Weighter<Digest, Arc<Record>> for BySize {
     fn weight(&self, _: &Digest, record: &Arc<Record>) -> u64 {
-        match &record.answer {
-            Some(Answer::Kept(reply)) => RECORD_BYTES + reply_bytes(reply),
-            _ => RECORD_BYTES,
-        }
+        size_in_memory(record) as u64
     }
-}
-
-fn reply_bytes(reply: &Reply) -> u64 {
-    let fields = reply.headers.iter().chain(&reply.trailers);
-    let fields: u64 = fields
-        .map(|(name, value)| FIELD_BYTES + (name.len() + value.len()) as u64)
-        .sum();
-    fields + reply.body.len() as u64
 }

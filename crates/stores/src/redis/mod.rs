@@ -191,8 +191,8 @@ impl RedisStore {
 
     async fn claim_step(&self, ask: &ClaimRequest) -> Result<Claim> {
         let lookup = Lookup::Digest(ask.digest);
-        let asked_at = Instant::now();
-        if let Some(claim) = self.recent.answer(ask, self.clock.time(), asked_at) {
+        let asked_at = self.recent.asked_now();
+        if let Some(claim) = self.recent.answer(ask, self.clock.time(), asked_at.at) {
             return Ok(claim);
         }
         for _ in 0..TRIES_MAX {

@@ -81,7 +81,7 @@ async fn a_waiter_for_a_delivery_waits_while_it_is_put_back() {
         let first = fixture.take().await;
         let waiting = fixture.waiter(LIMIT).await;
         assert_eq!(first.requeue(Duration::ZERO).await, Recorded::Durably);
-        let second = fixture.take().await;
+        let second = fixture.take_new().await;
         assert_eq!(second.defer(Duration::ZERO).await, Recorded::Durably);
         assert_eq!(fixture.record().await.attempts, 1);
         let third = fixture.take().await;
@@ -120,6 +120,21 @@ async fn a_waiter_for_a_delivery_that_is_put_back_is_answered_at_its_limit() {
     let waited = waiting.await.expect("no waiter panics");
     assert!(matches!(waited, Ok(Awaited::StillRunning)));
     assert_eq!(begun.elapsed(), LIMIT);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_delivery_that_ends_before_it_begins_is_due_again_and_not_counted() {
+    for after_loss in [AfterLoss::Hold, AfterLoss::Free] {
+        let fixture = Fixture::after_loss(after_loss);
+        fixture.enqueue_new().await;
+        drop(fixture.take_new().await);
+        fixture.rest().await;
+        let record = fixture.record().await;
+        assert_eq!((record.state, record.attempts), (State::Queued, 0));
+        fixture.clock.advance(Duration::from_secs(1));
+        fixture.take().await.finish(completed(), None).await;
+        assert_eq!(fixture.record().await.attempts, 1);
+    }
 }
 
 #[tokio::test(start_paused = true)]

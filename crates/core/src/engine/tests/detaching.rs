@@ -89,11 +89,48 @@ async fn a_panic_ends_the_work_and_not_its_caller() {
     assert!(fixture.here.tasks().is_empty());
 }
 
-/// Polls once; `None` while it waits.
-async fn poll_once<T>(future: &mut std::pin::Pin<Box<impl Future<Output = T>>>) -> Option<T> {
-    std::future::poll_fn(|cx| match future.as_mut().poll(cx) {
-        std::task::Poll::Ready(done) => std::task::Poll::Ready(Some(done)),
-        std::task::Poll::Pending => std::task::Poll::Ready(None),
-    })
-    .await
+#[test]
+fn work_is_recorded_when_its_caller_goes_outside_of_the_runtime() {
+    let runtime = runtime();
+    let fixture = Fixture::new();
+    let go = Arc::new(Notify::new());
+    let lead = runtime.block_on(fixture.lead(&fixture.here, 1));
+    let (id, gone) = (lead.id(), go.clone());
+    let (send, answer) = oneshot::channel();
+    let work = async move {
+        gone.notified().await;
+        lead.finish(completed(), None).await;
+        let _ = send.send(());
+    };
+    let mut waiting = {
+        let _entered = runtime.enter();
+        Box::pin(fixture.here.run_detached(id, work, answer))
+    };
+    assert!(runtime.block_on(poll_once(&mut waiting)).is_none());
+    drop(waiting);
+    go.notify_one();
+    runtime.block_on(fixture.rest());
+    let record = runtime.block_on(fixture.record());
+    assert_eq!(record.state, State::Completed);
+}
+
+/// A claim that is granted after the end of a shutdown.
+#[tokio::test]
+async fn work_that_is_abandoned_before_it_begins_leaves_its_key_free() {
+    let fixture = Fixture::new();
+    fixture.here.abandon();
+    let lead = fixture.new_lead(&fixture.here, 1).await;
+    let (id, called) = (lead.id(), Arc::new(AtomicUsize::new(0)));
+    let (send, answer) = oneshot::channel();
+    let calling = called.clone();
+    let work = async move {
+        calling.fetch_add(1, Ordering::Relaxed);
+        lead.begin().finish(completed(), None).await;
+        let _ = send.send(());
+    };
+    assert_eq!(fixture.here.run_detached(id, work, answer).await, None);
+    fixture.rest().await;
+    assert_eq!(called.load(Ordering::Relaxed), 0);
+    assert_eq!(fixture.record().await.state, State::Released);
+    assert_eq!(fixture.here.running(), 0);
 }

@@ -56,6 +56,21 @@ async fn a_lead_that_does_not_know_its_outcome_is_unknown_or_released() {
     }
 }
 
+#[test]
+fn a_lead_that_is_dropped_outside_of_the_runtime_is_recorded() {
+    for (begun, want) in [(false, State::Released), (true, State::Unknown)] {
+        let runtime = runtime();
+        let fixture = Fixture::new();
+        let lead = runtime.block_on(fixture.new_lead(&fixture.here, 1));
+        match begun {
+            true => drop(lead.begin()),
+            false => drop(lead),
+        }
+        runtime.block_on(fixture.rest());
+        assert_eq!(runtime.block_on(fixture.record()).state, want);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn draining_waits_for_work_and_abandons_what_does_not_end() {
     for (takes, drained, state) in [

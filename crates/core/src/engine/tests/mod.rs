@@ -7,15 +7,18 @@ mod following;
 mod leading;
 mod withdrawing;
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-use super::{Awaited, Engine, Entered, Follow, Lead, Limits};
+use super::{Awaited, Engine, Entered, Follow, Lead, Limits, NewLead};
 use crate::class::{AfterLoss, TtlBasis};
 use crate::clock::ManualClock;
 use crate::entropy::Entropy;
@@ -39,11 +42,7 @@ impl Fixture {
     fn new() -> Self {
         let clock = Arc::new(ManualClock::new(START));
         let memory = Arc::new(MemoryStore::new(clock.clone()));
-        let store = Arc::new(CountingStore {
-            memory: memory.clone(),
-            waits: AtomicUsize::new(0),
-            claims_late_by: None,
-        });
+        let store = Arc::new(CountingStore::new(&memory, ClaimFault::None));
         let engine = |seed| Engine::new(store.clone(), Entropy::seeded(seed), Limits::default());
         Self {
             here: engine(1),
@@ -80,7 +79,12 @@ impl Fixture {
         self.enter_with(&self.here, 1).await
     }
 
+    /// Leads the operation, whose work has begun.
     async fn lead(&self, engine: &Arc<Engine>, request: u8) -> Lead {
+        self.new_lead(engine, request).await.begin()
+    }
+
+    async fn new_lead(&self, engine: &Arc<Engine>, request: u8) -> NewLead {
         match self.enter_with(engine, request).await {
             Entered::Lead(lead) => lead,
             other => panic!("it was to be led, not {other:?}"),
@@ -122,8 +126,12 @@ impl Fixture {
         assert!(matches!(enqueued, Ok(Enqueued::Accepted(_))));
     }
 
-    /// Takes the one piece of work that is due.
+    /// Takes the one piece of work that is due, and begins it.
     async fn take(&self) -> Lead {
+        self.take_new().await.begin()
+    }
+
+    async fn take_new(&self) -> NewLead {
         let due = self.memory.due(10).await.expect("the store answers");
         assert_eq!(due.len(), 1);
         assert_eq!(due[0].request, "request");
@@ -141,6 +149,21 @@ impl Fixture {
         self.here.tasks().wait().await;
         self.here.tasks().reopen();
     }
+}
+
+/// Polls once; `None` while it waits.
+async fn poll_once<T>(future: &mut Pin<Box<impl Future<Output = T>>>) -> Option<T> {
+    std::future::poll_fn(|cx| match future.as_mut().poll(cx) {
+        Poll::Ready(done) => Poll::Ready(Some(done)),
+        Poll::Pending => Poll::Ready(None),
+    })
+    .await
+}
+
+/// A runtime that is current only within its `block_on`.
+fn runtime() -> Runtime {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    runtime.enable_all().build().expect("a runtime")
 }
 
 async fn until(is_so: impl Fn() -> bool) {
@@ -166,15 +189,40 @@ fn completed() -> Settlement {
 struct CountingStore {
     memory: Arc<MemoryStore>,
     waits: AtomicUsize,
-    /// Answers every claim with an error, and makes it this much later.
-    claims_late_by: Option<Duration>,
+    fault: ClaimFault,
+}
+
+/// What is wrong with every claim.
+#[derive(Clone, Copy)]
+enum ClaimFault {
+    None,
+    /// It is granted and never answered.
+    Silent,
+    /// It is answered with an error, and granted this much later.
+    Late(Duration),
+}
+
+impl CountingStore {
+    fn new(memory: &Arc<MemoryStore>, fault: ClaimFault) -> Self {
+        Self {
+            memory: memory.clone(),
+            waits: AtomicUsize::new(0),
+            fault,
+        }
+    }
 }
 
 #[async_trait::async_trait]
 impl Store for CountingStore {
     async fn claim(&self, request: &ClaimRequest) -> Result<Claim, StoreError> {
-        let Some(late) = self.claims_late_by else {
-            return self.memory.claim(request).await;
+        let late = match self.fault {
+            ClaimFault::None => return self.memory.claim(request).await,
+            ClaimFault::Silent => {
+                let claim = self.memory.claim(request).await;
+                assert!(matches!(claim, Ok(Claim::Granted(_))));
+                return std::future::pending().await;
+            }
+            ClaimFault::Late(late) => late,
         };
         let (memory, request) = (self.memory.clone(), request.clone());
         tokio::spawn(async move {

@@ -71,7 +71,7 @@ impl IngestContext<'_> {
         let entered = engine.enter(identity, asked, terms).await;
         match entered.map_err(|error| store_unavailable(&error))? {
             // A task that is dropped before the end has remembered nothing either.
-            Entered::Lead(lead) => Ok(SameBytesCheck::New(Some(lead.joined()))),
+            Entered::Lead(lead) => Ok(SameBytesCheck::New(Some(lead.begin().joined()))),
             Entered::Mismatch => {
                 let rule = self.webhook.same_bytes;
                 if rule == SameBytes::Refuse {

@@ -167,8 +167,8 @@ impl PostgresStore {
 
     /// Grants a new key, or returns the record of a known one.
     async fn grant(&self, ask: &ClaimRequest) -> Result<Claim, Error> {
-        let asked_at = Instant::now();
-        if let Some(claim) = self.recent.answer(ask, &self.time, asked_at) {
+        let asked_at = self.recent.asked_now();
+        if let Some(claim) = self.recent.answer(ask, &self.time, asked_at.at) {
             return Ok(claim);
         }
         let mut values = vec![Value::bytes(ask.digest.as_bytes())];
