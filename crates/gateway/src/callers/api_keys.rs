@@ -158,7 +158,7 @@ pub(crate) enum KeysError {
 /// All API keys of the gateway.
 pub(crate) struct ApiKeyRegistry {
     registry: Arc<dyn Registry>,
-    pepper: GatewayKey,
+    hasher: KeyHasher,
     clock: WallClock,
     keys: RwLock<HashMap<String, Arc<StoredKey>>>,
     /// Held during each change and its write. Two concurrent changes could leave
@@ -183,7 +183,7 @@ impl ApiKeyRegistry {
     ) -> Result<Self, KeysError> {
         let keys = Self {
             registry,
-            pepper,
+            hasher: KeyHasher::new(&pepper),
             clock,
             keys: RwLock::default(),
             changing: tokio::sync::Mutex::default(),
@@ -236,7 +236,7 @@ impl ApiKeyRegistry {
         }
         for _ in 0..ATTEMPTS_MAX {
             let generated = GeneratedKey::new().map_err(KeysError::Random)?;
-            let stored = StoredKey::new(&generated, &new, &self.pepper, now)?;
+            let stored = StoredKey::new(&generated, &new, &self.hasher, now)?;
             let document = stored.document()?;
             let added = self
                 .registry
@@ -298,9 +298,10 @@ impl ApiKeyRegistry {
     /// that the time taken does not reveal which ids exist.
     pub(super) fn verify(&self, text: &str) -> Result<VerifiedCaller, Refusal> {
         let (id, secret) = parse_key(text).ok_or(Refusal::Malformed("not an API key"))?;
-        let hash = keyed_hash(&self.pepper, id, secret);
-        let stored = self.read_keys().get(id).cloned();
-        let wanted = stored.as_ref().map_or([0; 32], |stored| stored.hash);
+        let hash = self.hasher.hash(id, secret);
+        let keys = self.read_keys();
+        let stored = keys.get(id);
+        let wanted = stored.map_or([0; 32], |stored| stored.hash);
         let same = bool::from(hash.ct_eq(&wanted));
         let stored = stored.ok_or(Refusal::UnknownKey)?;
         if !same {
@@ -380,6 +381,7 @@ impl GeneratedKey {
         let id = encode(&random_bytes::<ID_BYTES>()?);
         let secret = encode(&random_bytes::<SECRET_BYTES>()?);
         let checksum = checksum(&id, &secret);
+        let checksum = String::from_utf8_lossy(&checksum);
         Ok(Self {
             key: format!("{API_KEY_PREFIX}{id}_{secret}{checksum}").into(),
             id,
@@ -393,10 +395,15 @@ fn encode(bytes: &[u8]) -> String {
     BASE32_NOPAD.encode(bytes).to_ascii_lowercase()
 }
 
-/// The first 4 bytes of SHA-256 over the key's text before the checksum.
-fn checksum(id: &str, secret: &str) -> String {
-    let digest = Sha256::digest(format!("{API_KEY_PREFIX}{id}_{secret}"));
-    encode(&digest[..CHECKSUM_BYTES])
+/// The first 4 bytes of SHA-256 over the key's text before the checksum, encoded as all
+/// parts of a key. Every request with a key computes it, so that it allocates nothing.
+fn checksum(id: &str, secret: &str) -> [u8; CHECKSUM_LENGTH] {
+    let text = [API_KEY_PREFIX, id, "_", secret];
+    let digest = text.iter().fold(Sha256::new(), Sha256::chain_update);
+    let mut encoded = [0; CHECKSUM_LENGTH];
+    BASE32_NOPAD.encode_mut(&digest.finalize()[..CHECKSUM_BYTES], &mut encoded);
+    encoded.make_ascii_lowercase();
+    encoded
 }
 
 /// The id and the secret of a well-formed key with a correct checksum.
@@ -410,25 +417,35 @@ fn parse_key(key: &str) -> Option<(&str, &str)> {
         return None;
     }
     let (secret, sum) = tail.split_at(SECRET_LENGTH);
-    (checksum(id, secret) == sum).then_some((id, secret))
+    (checksum(id, secret) == sum.as_bytes()).then_some((id, secret))
 }
 
-/// The HMAC of id and secret. Both have fixed lengths, so that no other pair
-/// makes the same input.
-fn keyed_hash(pepper: &GatewayKey, id: &str, secret: &str) -> [u8; 32] {
-    let mut mac = <Hmac<Sha256> as KeyInit>::new_from_slice(&pepper.bytes())
-        .expect("HMAC takes a key of any length");
-    mac.update(b"onceward.api-key.1");
-    mac.update(id.as_bytes());
-    mac.update(secret.as_bytes());
-    mac.finalize().into_bytes().into()
+/// The HMAC that has taken the gateway's key already, which is a part of the work.
+struct KeyHasher(Hmac<Sha256>);
+
+impl KeyHasher {
+    fn new(pepper: &GatewayKey) -> Self {
+        let mut mac = <Hmac<Sha256> as KeyInit>::new_from_slice(&pepper.bytes())
+            .expect("HMAC takes a key of any length");
+        mac.update(b"onceward.api-key.1");
+        Self(mac)
+    }
+
+    /// The HMAC of id and secret. Both have fixed lengths, so that no other pair makes
+    /// the same input.
+    fn hash(&self, id: &str, secret: &str) -> [u8; 32] {
+        let mut mac = self.0.clone();
+        mac.update(id.as_bytes());
+        mac.update(secret.as_bytes());
+        mac.finalize().into_bytes().into()
+    }
 }
 
 impl StoredKey {
     fn new(
         generated: &GeneratedKey,
         new: &NewKey,
-        pepper: &GatewayKey,
+        hasher: &KeyHasher,
         now: Timestamp,
     ) -> Result<Self, CallerError> {
         let record = KeyRecord {
@@ -443,7 +460,7 @@ impl StoredKey {
             revoked_at: None,
         };
         Ok(Self {
-            hash: keyed_hash(pepper, &generated.id, generated.secret.expose_secret()),
+            hash: hasher.hash(&generated.id, generated.secret.expose_secret()),
             caller: caller_of(&record)?,
             record,
         })

@@ -87,8 +87,7 @@ pub(super) async fn check_credential(
     if !plan.config.auth.knows_callers() || route.route.access == Access::Anyone {
         return Ok(None);
     }
-    // Boxed: asking an issuer or a key service takes a large future.
-    let presented = Box::pin(plan.callers.authenticate(headers)).await;
+    let presented = plan.callers.authenticate(headers).await;
     presented
         .map(Some)
         .map_err(|error| refuse(&error, callers::credential_kind(headers)))
