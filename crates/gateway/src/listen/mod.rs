@@ -262,9 +262,12 @@ impl<S: Serve> ConnectionHandler<S> {
             handler: Arc::clone(&self),
             peer,
             deadlines: Arc::clone(&accepted.deadlines),
+            _open: accepted.open,
         });
-        let service =
-            service_fn(move |request: Request<Incoming>| serve_request(&context, request));
+        let service = service_fn({
+            let context = Arc::clone(&context);
+            move |request: Request<Incoming>| serve_request(&context, request)
+        });
         let preface_deadline = match protocol {
             HttpProtocol::Http1 => {
                 accepted.deadlines.await_head();
@@ -297,7 +300,7 @@ impl<S: Serve> ConnectionHandler<S> {
         if let Err(error) = served {
             tracing::debug!(%error, peer = %address, "connection failed");
         }
-        drop((accepted.load, accepted.open));
+        drop((accepted.load, context));
     }
 }
 
@@ -307,6 +310,9 @@ struct ConnectionContext<S> {
     handler: Arc<ConnectionHandler<S>>,
     peer: Peer,
     deadlines: Arc<ConnectionDeadlines>,
+    /// The stopping listener waits until this is dropped. A request of HTTP/2 has a task
+    /// of its own, perhaps on another core, which may end after its connection.
+    _open: TaskTrackerToken,
 }
 
 fn serve_request<S: Serve>(

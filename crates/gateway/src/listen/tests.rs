@@ -2,6 +2,8 @@
 //! are closed, and other clients are served meanwhile.
 
 use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
@@ -48,6 +50,14 @@ struct RunningListener {
 
 /// Starts a listener on a free port, with changed settings.
 async fn start(change: impl FnOnce(&mut Listener)) -> RunningListener {
+    start_serving(SampleService, change).await
+}
+
+/// The same with another service.
+async fn start_serving<S: Serve>(
+    service: S,
+    change: impl FnOnce(&mut Listener),
+) -> RunningListener {
     let socket = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = socket.local_addr().expect("bound");
     let mut listener = Listener::new(socket);
@@ -55,7 +65,7 @@ async fn start(change: impl FnOnce(&mut Listener)) -> RunningListener {
     let counts = Arc::clone(&listener.counts);
     let stop = CancellationToken::new();
     let cores = Cores::start(NonZeroUsize::new(2)).expect("threads");
-    let service = (Arc::new(SampleService), Arc::new(cores));
+    let service = (Arc::new(service), Arc::new(cores));
     let serving = tokio::spawn(serve(listener, service, stop.clone()));
     RunningListener {
         address,
@@ -340,6 +350,56 @@ async fn stopping_closes_idle_and_silent_connections() {
         .expect("without a panic");
     read_all(&mut idle).await;
     assert_eq!(read_all(&mut silent).await, "");
+}
+
+/// Counts the requests in progress, none of which ends before its client is gone.
+struct EndlessService(Arc<AtomicUsize>);
+
+impl Serve for EndlessService {
+    async fn serve(&self, _: Request<Incoming>, _: Peer) -> Response<Body> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        let _in_progress = SlowEnd(Arc::clone(&self.0));
+        std::future::pending().await
+    }
+}
+
+/// Makes the end of a request last longer than that of its connection.
+struct SlowEnd(Arc<AtomicUsize>);
+
+impl Drop for SlowEnd {
+    fn drop(&mut self) {
+        thread::sleep(SHORT / 4);
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[tokio::test]
+async fn stopping_waits_for_http2_streams_whose_connection_is_gone() {
+    let in_progress = Arc::new(AtomicUsize::new(0));
+    let listener = start_serving(EndlessService(Arc::clone(&in_progress)), |_| {}).await;
+    let handshake = h2::client::handshake(listener.connect().await).await;
+    let (mut sender, connection) = handshake.expect("HTTP/2");
+    let connection = tokio::spawn(connection);
+    let mut responses = Vec::new();
+    for _ in 0..20 {
+        sender = sender.ready().await.expect("a stream");
+        let request = Request::builder().uri("http://a/").body(());
+        let (response, _) = sender
+            .send_request(request.expect("valid"), true)
+            .expect("sent");
+        responses.push(response);
+    }
+    wait_until("all are in progress", || {
+        in_progress.load(Ordering::Relaxed) == 20
+    })
+    .await;
+    connection.abort();
+    listener.stop.cancel();
+    let served = tokio::time::timeout(TEST_TIMEOUT, listener.serving).await;
+    served
+        .expect("the listener stops")
+        .expect("without a panic");
+    assert_eq!(in_progress.load(Ordering::Relaxed), 0);
 }
 
 fn listener_tls(authority: &Authority) -> Arc<ListenerTls> {

@@ -1,6 +1,6 @@
 //! The background tasks of a running gateway: reclaiming expired operations,
-//! tidying limits, counting failed events, and reading changes that other gateways
-//! make in a shared store.
+//! tidying limits and connections, counting failed events, and reading changes that
+//! other gateways make in a shared store.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,8 @@ use super::Runtime;
 
 /// How often the gateway looks for expired operations.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
-/// How often the gateway forgets the rates of idle tenants.
+/// How often the gateway forgets the rates of idle tenants and closes connections to
+/// upstreams that were not used for too long.
 const TIDY_INTERVAL: Duration = Duration::from_secs(5);
 /// The pause between two refreshes.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(3);
@@ -29,7 +30,8 @@ pub(crate) async fn sweep(inspect: Arc<dyn Inspect>) {
     sweep_every(SWEEP_INTERVAL, Arc::downgrade(&inspect)).await;
 }
 
-/// Keeps rate limits from growing, and the count of failed fetches up to date.
+/// Keeps rate limits and unused connections from growing, and the count of failed
+/// fetches up to date.
 pub(crate) async fn tidy(runtime: Arc<Runtime>) {
     loop {
         sleep(TIDY_INTERVAL).await;

@@ -44,6 +44,10 @@ pub(crate) fn position() -> usize {
 /// The pause between two ticks of a core. Shorter than most deadlines that requests set.
 const TICK: Duration = Duration::from_millis(250);
 
+/// How long a stopped core waits for work that blocks a thread, such as resolving a name.
+/// Nothing interrupts such work, so its thread is left behind.
+const BLOCKING_WITHIN: Duration = Duration::from_secs(1);
+
 /// How much more load a core has than another one before it gives streams away.
 const CROWDED: usize = 8;
 
@@ -141,7 +145,8 @@ impl Core {
                 NUMBER.set(Some(number));
                 runtime.spawn(tick());
                 runtime.block_on(stop.cancelled());
-                drop(runtime);
+                // Drops the tasks too, within the runtime, as dropping it would.
+                runtime.shutdown_timeout(BLOCKING_WITHIN);
                 drop(running);
             })?;
         Ok(Self {
@@ -378,6 +383,27 @@ mod tests {
             assert!(!Arc::ptr_eq(&here, &found) && !Arc::ptr_eq(&here.0, &found.0));
         }
         cores.stop().await;
+    }
+
+    #[tokio::test]
+    async fn stopped_cores_do_not_wait_for_long_for_work_that_blocks() {
+        let cores = cores(1);
+        let (begin, begun) = oneshot::channel();
+        let (release, released) = std::sync::mpsc::channel::<()>();
+        let (kept, dropped) = oneshot::channel::<()>();
+        cores.least_loaded().spawn(|_| async move {
+            let _kept = kept;
+            let blocking = tokio::task::spawn_blocking(move || {
+                let _ = begin.send(());
+                let _ = released.recv();
+            });
+            let _ = blocking.await;
+        });
+        begun.await.expect("a thread blocks");
+        let stopped = tokio::time::timeout(5 * BLOCKING_WITHIN, cores.stop()).await;
+        stopped.expect("the cores stop");
+        assert!(dropped.await.is_err());
+        drop(release);
     }
 
     #[tokio::test]

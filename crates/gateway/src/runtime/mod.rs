@@ -177,10 +177,15 @@ impl Runtime {
         self.engine().set_limits(engine_limits(&limits));
     }
 
-    /// Counts failed fetches of issuers' keys and forgets the rates of idle tenants.
+    /// Counts failed fetches of issuers' keys, forgets the rates of idle tenants, and
+    /// closes connections to upstreams that were not used for too long.
     pub(crate) fn tidy(&self) {
-        for (issuer, times) in self.plan().callers.failures() {
+        let plan = self.plan();
+        for (issuer, times) in plan.callers.failures() {
             self.metrics.jwks_failed(issuer, times);
+        }
+        for forwarder in plan.forwarders.values() {
+            forwarder.close_expired();
         }
         self.limiter.tidy();
     }

@@ -99,6 +99,11 @@ impl Forwarder {
         }
     }
 
+    /// Closes the connections that were not used for too long.
+    pub(crate) fn close_expired(&self) {
+        self.upstream.close_expired();
+    }
+
     /// Ends all tunnels, because a tunnel may stay open forever; then closes the
     /// connections, each after its last response.
     pub(crate) async fn close(&self) {

@@ -171,6 +171,17 @@ impl Pool {
         }
     }
 
+    /// Closes the connections that are past their idle timeout, on all cores. A core
+    /// looks at its own only when it sends a request.
+    pub(super) fn close_expired(&self) {
+        for idle in self.idle.all() {
+            let expired = idle.take_expired(self.limits.idle_timeout);
+            self.idle_count.fetch_sub(expired.len(), Ordering::Relaxed);
+            // Without the lock, which requests of that core wait for.
+            drop(expired);
+        }
+    }
+
     /// Closes all idle connections. None is kept afterwards if the tracker of tasks is
     /// closed.
     pub(super) fn clear(&self) {
@@ -194,6 +205,13 @@ impl IdleConnections {
         // The queue is consistent after every step, so a poisoned lock is usable.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Removes the connections that were not used for longer than this.
+    fn take_expired(&self, idle_timeout: Duration) -> Vec<IdleConnection> {
+        let mut idle = self.lock();
+        let expired = idle.partition_point(|oldest| oldest.since.elapsed() > idle_timeout);
+        idle.drain(..expired).collect()
+    }
 }
 
 /// Counts as an open connection until it is dropped, open or about to be opened.
@@ -211,8 +229,37 @@ impl Drop for OpenConnection {
 pub(super) struct Http1Connection {
     sender: SendRequest<TrackedBody>,
     write_state: Arc<WriteState>,
-    driver: AbortHandle,
+    driver: Driver,
     open: OpenConnection,
+}
+
+/// The task of a connection, which is ended if this is dropped during an exchange.
+/// hyper would first shut the connection down in good order: with TLS that takes until
+/// the upstream has read what is written, so perhaps forever. Between two exchanges
+/// there is nothing left to write, and hyper closes the connection.
+#[derive(Debug)]
+struct Driver {
+    task: AbortHandle,
+    is_exchanging: bool,
+}
+
+impl Driver {
+    fn begin_exchange(&mut self) {
+        self.is_exchanging = true;
+    }
+
+    /// The request is written and its response was read, or the connection is a tunnel.
+    fn end_exchange(&mut self) {
+        self.is_exchanging = false;
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        if self.is_exchanging {
+            self.task.abort();
+        }
+    }
 }
 
 /// A connection and the permission to use it for one request.
@@ -250,7 +297,10 @@ impl Http1Connection {
         Ok(Self {
             sender,
             write_state,
-            driver: driver.abort_handle(),
+            driver: Driver {
+                task: driver.abort_handle(),
+                is_exchanging: false,
+            },
             open,
         })
     }
@@ -265,6 +315,7 @@ impl ConnectionSlot {
     ) -> impl Future<Output = SendResult> + Send + use<> {
         let before = self.connection.write_state.written();
         let request = request.map(|body| TrackedBody::new(body, &self.connection.write_state));
+        self.connection.driver.begin_exchange();
         let sending = self.connection.sender.try_send_request(request);
         let pool = Arc::clone(pool);
         async move {
@@ -297,8 +348,12 @@ impl ConnectionSlot {
         pool: Arc<Pool>,
         response: Response<hyper::body::Incoming>,
     ) -> Response<ResponseBody> {
-        let Self { connection, permit } = self;
+        let Self {
+            mut connection,
+            permit,
+        } = self;
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            connection.driver.end_exchange();
             // The connection is a tunnel now and keeps its permit until it is
             // closed. A connection has at most one 101, so the cell is empty.
             let held = (connection.open, permit);
@@ -327,13 +382,18 @@ pub(super) struct BorrowedConnection {
 }
 
 impl BorrowedConnection {
-    pub(super) fn return_to_pool(self) {
+    /// Keeps the connection for another request, or closes it. Called when the response
+    /// was read.
+    pub(super) fn return_to_pool(mut self) {
+        if self.early && !self.connection.write_state.is_whole() {
+            // The rest of the request is not needed any more, so the exchange is cut off.
+            return;
+        }
+        self.connection.driver.end_exchange();
         if self.early {
-            if !self.connection.write_state.is_whole() {
-                // The rest of the request is not needed any more.
-                self.connection.driver.abort();
-            }
-        } else if self.connection.sender.is_ready() {
+            return;
+        }
+        if self.connection.sender.is_ready() {
             self.keep();
         } else if !self.connection.sender.is_closed() {
             let tasks = self.pool.tasks.clone();

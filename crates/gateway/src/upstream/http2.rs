@@ -1,5 +1,9 @@
 //! HTTP/2: one connection that all requests of a core share.
 //!
+//! While requests are open the connection is pinged. Without any it is not, and past its
+//! idle timeout it is not used again: a device on the way may have forgotten it, and
+//! every request on it would be lost.
+//!
 //! Counting bytes does not help here, because they may belong to another request. A
 //! request was not sent if hyper returns it, or if the upstream says so: by
 //! refusing the stream (REFUSED_STREAM), or by GOAWAY without an error and with an
@@ -45,6 +49,7 @@ pub(super) struct SharedConnection {
 pub(super) struct Http2Connection {
     sender: SendRequest<OutgoingBody>,
     streams: Arc<Streams>,
+    idle_timeout: Duration,
 }
 
 /// A connection and permission for one stream on it.
@@ -68,9 +73,11 @@ impl SharedConnection {
         self.live()?.take()
     }
 
-    /// The connection, unless it is closed.
+    /// The connection, unless it is closed or past its idle timeout.
     pub(super) fn live(&self) -> Option<Http2Connection> {
-        self.lock()
+        let mut current = self.lock();
+        current.take_if(|connection| connection.is_expired());
+        current
             .as_ref()
             .filter(|connection| !connection.sender.is_closed())
             .cloned()
@@ -93,6 +100,13 @@ impl SharedConnection {
         *self.lock() = None;
     }
 
+    /// Closes the connection if it is past its idle timeout.
+    pub(super) fn close_expired(&self) {
+        let expired = self.lock().take_if(|connection| connection.is_expired());
+        // Without the lock, which requests of that core wait for.
+        drop(expired);
+    }
+
     fn lock(&self) -> MutexGuard<'_, Option<Http2Connection>> {
         // The option is consistent after every step, so a poisoned lock is usable.
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
@@ -102,9 +116,10 @@ impl SharedConnection {
 impl Http2Connection {
     pub(super) async fn open(
         stream: DialedStream,
+        idle_timeout: Duration,
         tasks: &TaskTracker,
     ) -> Result<Self, ConnectionError> {
-        let streams = Arc::new(Streams::default());
+        let streams = Arc::new(Streams::new());
         let io = TokioIo::new(observe(stream, Arc::clone(&streams)));
         let (sender, connection) = http2::Builder::new(TrackedExecutor(tasks.clone()))
             .timer(TokioTimer::new())
@@ -120,7 +135,16 @@ impl Http2Connection {
                 tracing::debug!(%error, "connection to upstream failed");
             }
         });
-        Ok(Self { sender, streams })
+        Ok(Self {
+            sender,
+            streams,
+            idle_timeout,
+        })
+    }
+
+    fn is_expired(&self) -> bool {
+        let idle = self.streams.idle();
+        idle.is_some_and(|idle| idle > self.idle_timeout)
     }
 
     fn take(self) -> Option<StreamSlot> {

@@ -161,6 +161,7 @@ pub struct UpstreamClient {
     last_protocol: LastProtocol,
     http1: Arc<http1::Pool>,
     http2: PerCore<http2::SharedConnection>,
+    idle_timeout: Duration,
 }
 
 /// The result of sending a request on one connection.
@@ -213,6 +214,7 @@ impl UpstreamClient {
             last_protocol: LastProtocol::new(address.scheme),
             http1: Arc::new(http1::Pool::new(limits, tasks.clone())),
             http2: PerCore::default(),
+            idle_timeout: limits.idle_timeout,
             dialer: Dialer::new(&address, mode, limits.connect_timeout, tasks),
             address,
         }
@@ -282,6 +284,15 @@ impl UpstreamClient {
             SendResult::Answered(response) => Ok(response),
             SendResult::Failed(error) => Err(error),
             SendResult::Returned(_, cause) => Err(SendError::NotSent(cause)),
+        }
+    }
+
+    /// Closes the connections that are past their idle timeout. They would not be used
+    /// again anyway, but a core that sends no requests keeps its own open.
+    pub(crate) fn close_expired(&self) {
+        self.http1.close_expired();
+        for http2 in self.http2.all() {
+            http2.close_expired();
         }
     }
 
@@ -392,7 +403,9 @@ impl UpstreamClient {
             }
             Protocol::Http2 => {
                 let tasks = self.dialer.tasks();
-                let connection = http2::Http2Connection::open(dialed.stream, tasks).await?;
+                let idle_timeout = self.idle_timeout;
+                let connection =
+                    http2::Http2Connection::open(dialed.stream, idle_timeout, tasks).await?;
                 self.http2.here().put(connection.clone());
                 let slot = connection.acquire().await;
                 slot.map(RequestSlot::Http2).ok_or(ConnectionError::Closed)

@@ -7,10 +7,12 @@
 //! request.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use tokio::io::AsyncRead;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 use tokio_util::io::InspectReader;
 
 /// The most concurrent streams on one connection, even if the upstream allows more.
@@ -23,15 +25,51 @@ const ACKNOWLEDGED: u8 = 1;
 const MAX_CONCURRENT_STREAMS: u16 = 3;
 
 /// The streams of one connection.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Streams {
     open: AtomicUsize,
     max: AtomicUsize,
     closed: AtomicBool,
     changed: Notify,
+    /// When the connection was opened.
+    opened: Instant,
+    /// When the last open stream ended, in microseconds since then.
+    unused_since_us: AtomicU64,
 }
 
 impl Streams {
+    pub(super) fn new() -> Self {
+        Self {
+            open: AtomicUsize::new(0),
+            max: AtomicUsize::new(0),
+            closed: AtomicBool::new(false),
+            changed: Notify::new(),
+            opened: Instant::now(),
+            unused_since_us: AtomicU64::new(0),
+        }
+    }
+
+    /// For how long no stream has been open; `None` while one is.
+    pub(super) fn idle(&self) -> Option<Duration> {
+        if self.open.load(Ordering::Acquire) > 0 {
+            return None;
+        }
+        let unused_since = Duration::from_micros(self.unused_since_us.load(Ordering::Relaxed));
+        Some(self.opened.elapsed().saturating_sub(unused_since))
+    }
+
+    /// Ends a stream. Only the last one reads the clock: a connection with open streams
+    /// is not idle. If it is asked meanwhile it may seem idle for too long, and is then
+    /// replaced too early.
+    fn end_one(&self) {
+        if self.open.fetch_sub(1, Ordering::AcqRel) == 1 {
+            let unused_since = self.opened.elapsed().as_micros();
+            let unused_since = u64::try_from(unused_since).unwrap_or(u64::MAX);
+            self.unused_since_us.store(unused_since, Ordering::Relaxed);
+        }
+        self.changed.notify_one();
+    }
+
     pub(super) fn try_open(self: &Arc<Self>) -> Option<StreamPermit> {
         let max = self.max.load(Ordering::Acquire);
         let more = |open: usize| (open < max).then_some(open + 1);
@@ -74,8 +112,7 @@ pub(super) struct StreamPermit(Arc<Streams>);
 
 impl Drop for StreamPermit {
     fn drop(&mut self) {
-        self.0.open.fetch_sub(1, Ordering::AcqRel);
-        self.0.changed.notify_one();
+        self.0.end_one();
     }
 }
 

@@ -401,6 +401,71 @@ async fn a_connection_unused_for_too_long_is_not_used_again() {
 }
 
 #[tokio::test]
+async fn an_http2_connection_unused_for_too_long_is_not_used_again() {
+    let server = server(echo_http2).await;
+    let upstream = server.http2().with_limits(UpstreamLimits {
+        idle_timeout: Duration::ZERO,
+        ..UpstreamLimits::default()
+    });
+    for _ in 0..2 {
+        read(upstream.send(post()).await.expect("an answer")).await;
+    }
+    assert_eq!(server.connections(), 2);
+}
+
+#[tokio::test]
+async fn an_http2_connection_with_an_open_stream_is_not_unused() {
+    let server = server(echo_http2).await;
+    let upstream = server.http2().with_limits(UpstreamLimits {
+        idle_timeout: Duration::ZERO,
+        ..UpstreamLimits::default()
+    });
+    let unread = upstream.send(post()).await.expect("an answer");
+    upstream.close_expired();
+    read(upstream.send(post()).await.expect("an answer")).await;
+    assert_eq!(server.connections(), 1);
+    read(unread).await;
+}
+
+#[tokio::test]
+async fn expired_connections_of_all_cores_are_closed_without_another_request() {
+    let http1_server = server(|stream| answer_each(stream, OK)).await;
+    let http2_server = server(answer_http2).await;
+    for upstream in [http1_server.http1(), http2_server.http2()] {
+        let upstream = Arc::new(upstream.with_limits(UpstreamLimits {
+            idle_timeout: Duration::ZERO,
+            ..UpstreamLimits::default()
+        }));
+        let cores = Cores::start(NonZeroUsize::new(2)).expect("threads");
+        for place in [cores.least_loaded(), cores.least_loaded()] {
+            send_from(place, &upstream, 1).await;
+        }
+        // An HTTP/1 connection comes back shortly after its answer was read.
+        until("all are closed", || {
+            upstream.close_expired();
+            upstream.dialer.tasks().is_empty()
+        })
+        .await;
+        assert_eq!(pool(&upstream).ready(), 0);
+    }
+    for server in [http1_server, http2_server] {
+        assert_eq!(server.connections(), 2, "each core had its own");
+    }
+}
+
+#[tokio::test]
+async fn connections_that_are_not_expired_stay_open() {
+    let server = server(|stream| answer_each(stream, OK)).await;
+    let upstream = server.http1();
+    for _ in 0..2 {
+        read(upstream.send(post()).await.expect("an answer")).await;
+        until("it is back", || pool(&upstream).ready() == 1).await;
+        upstream.close_expired();
+    }
+    assert_eq!(server.connections(), 1);
+}
+
+#[tokio::test]
 async fn a_kept_connection_that_the_upstream_closed_is_replaced() {
     let server = server(|mut stream| async move {
         read_request(&mut stream).await;
@@ -561,6 +626,16 @@ async fn echo_http2(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static
     });
     let _ = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
         .serve_connection(TokioIo::new(stream), echo)
+        .await;
+}
+
+/// An HTTP/2 server that answers `paid`.
+async fn answer_http2(stream: TcpStream) {
+    let answer = service_fn(|_: Request<Incoming>| async {
+        Ok::<_, Infallible>(Response::new(Full::new(Bytes::from_static(b"paid"))))
+    });
+    let _ = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
+        .serve_connection(TokioIo::new(stream), answer)
         .await;
 }
 
@@ -1010,6 +1085,40 @@ async fn a_large_request_over_tls_that_breaks_off_is_lost() {
     .await;
     let large = request(Method::POST, Bytes::from(vec![b'x'; 4 << 20]));
     assert_lost(server.https(&authority.client()).send(large).await);
+}
+
+#[tokio::test]
+async fn a_request_that_is_given_up_ends_its_connection_though_the_upstream_does_not_read() {
+    let authority = Authority::new();
+    let server = tls_server(&authority, &[b"http/1.1"], |stream| async move {
+        let _unread = stream;
+        std::future::pending::<()>().await;
+    })
+    .await;
+    let upstream = server.https(&authority.client());
+    let large = request(Method::POST, Bytes::from(vec![b'x'; 16 << 20]));
+    let limit = Duration::from_millis(200);
+    let sent = tokio::time::timeout(limit, upstream.send(large)).await;
+    assert!(sent.is_err(), "no answer comes");
+    let closed = tokio::time::timeout(TIMEOUT, upstream.close()).await;
+    closed.expect("the connection ends");
+}
+
+#[tokio::test]
+async fn an_answer_that_is_given_up_ends_its_connection_though_the_upstream_does_not_read() {
+    let authority = Authority::new();
+    let server = tls_server(&authority, &[b"http/1.1"], |mut stream| async move {
+        let head = b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\npai";
+        let _ = stream.read(&mut [0; 16]).await;
+        let _ = stream.write_all(head).await;
+        std::future::pending::<()>().await;
+    })
+    .await;
+    let upstream = server.https(&authority.client());
+    let large = request(Method::POST, Bytes::from(vec![b'x'; 16 << 20]));
+    drop(upstream.send(large).await.expect("an early head"));
+    let closed = tokio::time::timeout(TIMEOUT, upstream.close()).await;
+    closed.expect("the connection ends");
 }
 
 #[rstest]
