@@ -7,6 +7,7 @@
 )]
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Parser;
 
@@ -71,9 +72,26 @@ enum Cli {
     Sample(sample_upstream::Args),
 }
 
-#[tokio::main]
-async fn main() -> ExitCode {
-    let result = match Cli::parse() {
+/// How long the process waits, before it exits, for work that blocks a thread, such as
+/// resolving a name. Nothing interrupts such work.
+const BLOCKING_WITHIN: Duration = Duration::from_secs(1);
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let runtime = match tokio::runtime::Runtime::new() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            output::note(&format!("Error: no threads can be started: {error}\n"));
+            return ExitCode::FAILURE;
+        }
+    };
+    let status = runtime.block_on(run(cli));
+    runtime.shutdown_timeout(BLOCKING_WITHIN);
+    status
+}
+
+async fn run(cli: Cli) -> ExitCode {
+    let result = match cli {
         Cli::Demo(args) => demo::run(args).await,
         Cli::Serve(args) => serve::run(args).await,
         Cli::Check(args) => check::run(&args),

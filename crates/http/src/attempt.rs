@@ -67,7 +67,9 @@ where
     let reply = protection
         .engine
         .run_detached(id, running.instrument(span), reply);
-    // Without a reply the run panicked or was abandoned, and its lead with it.
+    // Without a reply the run panicked or was abandoned, and its lead with it. If that was
+    // before anything was sent, the key is free; the answer is the cautious one all the
+    // same, because it is not known here.
     async move {
         let reply = async { reply.await.unwrap_or_else(|| no_answer_response(id)) };
         let Some((wait, path)) = later else {

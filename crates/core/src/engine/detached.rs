@@ -21,8 +21,7 @@ pub(super) type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// where the work ended without an answer, because it panicked or was abandoned.
 pub struct Detached<T> {
     work: Option<Work>,
-    /// The caller's, which goes on with the rest of the work. When this is dropped, none
-    /// may be current: a library's caller may do so between two calls of `block_on`.
+    /// The caller's, which goes on with the rest of the work.
     runtime: Option<Handle>,
     /// The work itself sends it.
     answer: oneshot::Receiver<T>,
@@ -72,6 +71,15 @@ impl<T> Future for Detached<T> {
             Err(oneshot::error::TryRecvError::Empty) => Poll::Ready(None),
         }
     }
+}
+
+/// The runtime for work that follows a drop: the current one, or the one in which the
+/// dropped value was made. A library's caller may drop it between two calls of
+/// `block_on`, where none is current. If that one has ended, the work is not done, and
+/// a claim ends with its lease.
+pub(super) fn runtime_after_drop(made_in: Option<&Handle>) -> Option<Handle> {
+    let current = Handle::try_current().ok();
+    current.or_else(|| made_in.cloned())
 }
 
 impl<T> Drop for Detached<T> {

@@ -6,10 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::time::sleep;
 use tracing::{Instrument as _, Span};
 
 use super::Engine;
+use super::detached::runtime_after_drop;
 use super::flights::{Landed, Seat};
 use crate::class::AfterLoss;
 use crate::fingerprint::Fingerprint;
@@ -58,8 +60,7 @@ impl NewLead {
         lease: Duration,
     ) -> Self {
         Self {
-            // A joined lead is released, and never recorded as lost.
-            lead: Lead::new(engine, seat, grant, fingerprint, lease, OnLoss::Joined),
+            lead: Lead::new(engine, seat, grant, fingerprint, lease, OnLoss::Released),
             once_begun: OnLoss::Unknown,
         }
     }
@@ -135,6 +136,8 @@ impl NewLead {
 /// running twice was declared safe.
 pub struct Lead {
     engine: Arc<Engine>,
+    /// That of the claim.
+    runtime: Option<Handle>,
     seat: Option<Seat>,
     grant: Grant,
     fingerprint: Fingerprint,
@@ -157,12 +160,23 @@ impl fmt::Debug for Lead {
 enum OnLoss {
     /// The operation is unknown.
     Unknown,
-    /// The record decides: it is written together with the work itself.
-    Joined,
+    /// The key is free: nothing was sent so far, or the record is written together with
+    /// the work itself.
+    Released,
     /// The queue delivers it again.
     Redelivered,
     /// The queue delivers it, because nothing was sent so far.
     Deferred,
+}
+
+impl OnLoss {
+    fn settlement(self) -> Settlement {
+        match self {
+            Self::Unknown | Self::Redelivered => Settlement::Lost,
+            Self::Released => Settlement::Released,
+            Self::Deferred => NOT_BEGUN,
+        }
+    }
 }
 
 /// The result of recording an outcome.
@@ -202,6 +216,7 @@ impl Lead {
         engine.running.fetch_add(1, Ordering::Relaxed);
         Self {
             engine: engine.clone(),
+            runtime: Handle::try_current().ok(),
             seat: Some(seat.lead(fingerprint)),
             grant,
             fingerprint,
@@ -217,7 +232,7 @@ impl Lead {
     /// not take a settlement, waiters read the record.
     #[must_use]
     pub fn joined(mut self) -> Self {
-        self.on_loss = OnLoss::Joined;
+        self.on_loss = OnLoss::Released;
         self
     }
 
@@ -299,9 +314,11 @@ impl Lead {
     /// where running twice was declared safe, and its waiters go on waiting.
     pub async fn lose(self) -> Recorded {
         match self.on_loss {
-            OnLoss::Joined => self.release(None).await,
-            OnLoss::Redelivered => self.put_back(Settlement::Lost).await,
-            OnLoss::Deferred => self.put_back(NOT_BEGUN).await,
+            OnLoss::Released => self.release(None).await,
+            OnLoss::Redelivered | OnLoss::Deferred => {
+                let settlement = self.on_loss.settlement();
+                self.put_back(settlement).await
+            }
             OnLoss::Unknown => {
                 self.settle(Settlement::Lost, Landed::Lost, Landed::Lost)
                     .await
@@ -334,7 +351,7 @@ impl Lead {
             Recorded::NotYet => {
                 self.land(match self.on_loss {
                     OnLoss::Unknown | OnLoss::Redelivered | OnLoss::Deferred => otherwise,
-                    OnLoss::Joined => Landed::Recorded,
+                    OnLoss::Released => Landed::Recorded,
                 });
                 self.write_later(settlement);
             }
@@ -380,7 +397,7 @@ impl Lead {
         };
         // Its log lines belong to the operation, whose span the caller is in.
         let writing = writing.instrument(Span::current());
-        if let Some(runtime) = self.engine.runtime() {
+        if let Some(runtime) = runtime_after_drop(self.runtime.as_ref()) {
             self.engine.tasks.spawn_on(writing, &runtime);
         }
     }
@@ -407,24 +424,11 @@ impl Drop for Lead {
         if self.seat.is_none() {
             return;
         }
-        let settlement = match self.on_loss {
-            OnLoss::Unknown => {
-                self.land(Landed::Lost);
-                Settlement::Lost
-            }
-            OnLoss::Joined => {
-                self.land(Landed::Recorded);
-                Settlement::Released
-            }
-            OnLoss::Redelivered => {
-                self.pass_on();
-                Settlement::Lost
-            }
-            OnLoss::Deferred => {
-                self.pass_on();
-                NOT_BEGUN
-            }
-        };
-        self.write_later(settlement);
+        match self.on_loss {
+            OnLoss::Unknown => self.land(Landed::Lost),
+            OnLoss::Released => self.land(Landed::Recorded),
+            OnLoss::Redelivered | OnLoss::Deferred => self.pass_on(),
+        }
+        self.write_later(self.on_loss.settlement());
     }
 }

@@ -24,11 +24,10 @@ mod withdrawal;
 use std::fmt;
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
@@ -111,8 +110,6 @@ pub struct Engine {
     /// reading through the lock would write to it.
     store_deadline_us: AtomicU64,
     tasks: TaskTracker,
-    /// That of the first claim.
-    runtime: OnceLock<Handle>,
     /// Cancelled together. Several, because all work of one waits in one list.
     endings: [CancellationToken; ENDINGS],
     /// How many claims are being withdrawn.
@@ -175,7 +172,6 @@ impl Engine {
             limits: RwLock::new(limits),
             store_deadline_us: AtomicU64::new(microseconds(limits.store_deadline)),
             tasks: TaskTracker::new(),
-            runtime: OnceLock::new(),
             endings: Default::default(),
             withdrawals: Arc::default(),
             repeated_withdrawals: Arc::default(),
@@ -304,7 +300,6 @@ impl Engine {
             fingerprint,
             ..
         } = *request;
-        self.remember_runtime();
         // The seat is taken before the claim: see `flights`.
         let seat = self.flights.board(&digest);
         let pending = PendingClaim::new(self, digest, request.attempt);
@@ -412,23 +407,6 @@ impl Engine {
         let seat = self.flights.board(&record.digest);
         let fingerprint = record.fingerprint;
         Follow::new(self.clone(), seat, record, fingerprint)
-    }
-
-    fn remember_runtime(&self) {
-        if self.runtime.get().is_none()
-            && let Ok(runtime) = Handle::try_current()
-        {
-            // If it is set by now, another claim was the first.
-            let _ = self.runtime.set(runtime);
-        }
-    }
-
-    /// The runtime for a write that follows a drop. A library's caller may drop a future
-    /// between two calls of `block_on`, where none is current. Without any, the process
-    /// is ending, and the claim ends with its lease.
-    fn runtime(&self) -> Option<Handle> {
-        let current = Handle::try_current().ok();
-        current.or_else(|| self.runtime.get().cloned())
     }
 
     /// Takes a step of the store within its deadline.

@@ -4,8 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::time::sleep;
 
+use super::detached::runtime_after_drop;
 use super::{Engine, Permit};
 use crate::identity::Digest;
 use crate::record::Attempt;
@@ -25,38 +27,44 @@ const REPEATING_MAX: usize = 10_000;
 /// store failed or the client has gone, it is withdrawn.
 pub(super) struct PendingClaim<'a> {
     engine: &'a Arc<Engine>,
+    runtime: Option<Handle>,
     digest: Digest,
     attempt: Attempt,
+    is_answered: bool,
 }
 
 impl<'a> PendingClaim<'a> {
     pub(super) fn new(engine: &'a Arc<Engine>, digest: Digest, attempt: Attempt) -> Self {
         Self {
             engine,
+            runtime: Handle::try_current().ok(),
             digest,
             attempt,
+            is_answered: false,
         }
     }
 
     /// The answer has come: there is nothing to withdraw.
-    pub(super) fn answered(self) {
-        std::mem::forget(self);
+    pub(super) fn answered(mut self) {
+        self.is_answered = true;
     }
 }
 
 impl Drop for PendingClaim<'_> {
     fn drop(&mut self) {
-        withdraw(self.engine, self.digest, self.attempt);
+        if self.is_answered {
+            return;
+        }
+        if let Some(runtime) = runtime_after_drop(self.runtime.as_ref()) {
+            withdraw(self.engine, &runtime, self.digest, self.attempt);
+        }
     }
 }
 
 /// Withdraws a claim in the background. The number of withdrawals is bounded, so
 /// that they do not pile up while the store is unavailable for long; a claim that
 /// is not withdrawn ends with its lease.
-fn withdraw(engine: &Arc<Engine>, digest: Digest, attempt: Attempt) {
-    let Some(runtime) = engine.runtime() else {
-        return;
-    };
+fn withdraw(engine: &Arc<Engine>, runtime: &Handle, digest: Digest, attempt: Attempt) {
     let Some(permit) = Permit::take(&engine.withdrawals, engine.limits().withdrawals) else {
         tracing::error!("too many withdrawals; a claim is left to its lease");
         return;
@@ -74,7 +82,7 @@ fn withdraw(engine: &Arc<Engine>, digest: Digest, attempt: Attempt) {
         drop(permit);
         repeat(engine, digest, attempt);
     };
-    tasks.spawn_on(work, &runtime);
+    tasks.spawn_on(work, runtime);
 }
 
 /// Repeats a withdrawal in the background. Shutdown does not wait for it.

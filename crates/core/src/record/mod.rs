@@ -187,7 +187,7 @@ pub enum Settlement {
         /// How much later.
         after: Duration,
     },
-    /// Queued work was granted and not tried, because no slot was free for it. It is
+    /// Queued work was granted and not tried, such as where no slot was free for it. It is
     /// requeued, and the grant does not count among its attempts.
     Deferred {
         /// How much later it is due again.

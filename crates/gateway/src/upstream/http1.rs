@@ -385,14 +385,12 @@ impl BorrowedConnection {
     /// Keeps the connection for another request, or closes it. Called when the response
     /// was read.
     pub(super) fn return_to_pool(mut self) {
-        if self.early && !self.connection.write_state.is_whole() {
-            // The rest of the request is not needed any more, so the exchange is cut off.
+        if self.early {
+            // The rest of the request is not needed any more, and the upstream may not
+            // read what was written of it, so the exchange is cut off.
             return;
         }
         self.connection.driver.end_exchange();
-        if self.early {
-            return;
-        }
         if self.connection.sender.is_ready() {
             self.keep();
         } else if !self.connection.sender.is_closed() {

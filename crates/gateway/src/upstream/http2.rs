@@ -49,7 +49,6 @@ pub(super) struct SharedConnection {
 pub(super) struct Http2Connection {
     sender: SendRequest<OutgoingBody>,
     streams: Arc<Streams>,
-    idle_timeout: Duration,
 }
 
 /// A connection and permission for one stream on it.
@@ -69,15 +68,14 @@ impl Default for SharedConnection {
 
 impl SharedConnection {
     /// A stream, if one is free now.
-    pub(super) fn take(&self) -> Option<StreamSlot> {
-        self.live()?.take()
+    pub(super) fn take(&self, idle_timeout: Duration) -> Option<StreamSlot> {
+        self.live(idle_timeout)?.take()
     }
 
     /// The connection, unless it is closed or past its idle timeout.
-    pub(super) fn live(&self) -> Option<Http2Connection> {
-        let mut current = self.lock();
-        current.take_if(|connection| connection.is_expired());
-        current
+    pub(super) fn live(&self, idle_timeout: Duration) -> Option<Http2Connection> {
+        self.close_expired(idle_timeout);
+        self.lock()
             .as_ref()
             .filter(|connection| !connection.sender.is_closed())
             .cloned()
@@ -101,8 +99,12 @@ impl SharedConnection {
     }
 
     /// Closes the connection if it is past its idle timeout.
-    pub(super) fn close_expired(&self) {
-        let expired = self.lock().take_if(|connection| connection.is_expired());
+    pub(super) fn close_expired(&self, idle_timeout: Duration) {
+        let is_expired = |connection: &mut Http2Connection| {
+            let idle = connection.streams.idle();
+            idle.is_some_and(|idle| idle > idle_timeout)
+        };
+        let expired = self.lock().take_if(is_expired);
         // Without the lock, which requests of that core wait for.
         drop(expired);
     }
@@ -116,7 +118,6 @@ impl SharedConnection {
 impl Http2Connection {
     pub(super) async fn open(
         stream: DialedStream,
-        idle_timeout: Duration,
         tasks: &TaskTracker,
     ) -> Result<Self, ConnectionError> {
         let streams = Arc::new(Streams::new());
@@ -135,16 +136,7 @@ impl Http2Connection {
                 tracing::debug!(%error, "connection to upstream failed");
             }
         });
-        Ok(Self {
-            sender,
-            streams,
-            idle_timeout,
-        })
-    }
-
-    fn is_expired(&self) -> bool {
-        let idle = self.streams.idle();
-        idle.is_some_and(|idle| idle > self.idle_timeout)
+        Ok(Self { sender, streams })
     }
 
     fn take(self) -> Option<StreamSlot> {

@@ -292,7 +292,7 @@ impl UpstreamClient {
     pub(crate) fn close_expired(&self) {
         self.http1.close_expired();
         for http2 in self.http2.all() {
-            http2.close_expired();
+            http2.close_expired(self.idle_timeout);
         }
     }
 
@@ -330,7 +330,11 @@ impl UpstreamClient {
     fn take(&self) -> Option<RequestSlot> {
         match self.last_protocol.get() {
             Some(Protocol::Http1) => self.http1.take().map(RequestSlot::Http1),
-            Some(Protocol::Http2) => self.http2.here().take().map(RequestSlot::Http2),
+            Some(Protocol::Http2) => self
+                .http2
+                .here()
+                .take(self.idle_timeout)
+                .map(RequestSlot::Http2),
             None => None,
         }
     }
@@ -367,11 +371,13 @@ impl UpstreamClient {
     /// This is also the way while the upstream's protocol is not known yet.
     async fn connect_http2(&self) -> Result<Option<RequestSlot>, ConnectionError> {
         let http2 = self.http2.here();
-        if let Some(connection) = http2.live() {
+        if let Some(connection) = http2.live(self.idle_timeout) {
             return Ok(connection.acquire().await.map(RequestSlot::Http2));
         }
         let _dialing = http2.dialing().await;
-        if http2.live().is_some() || self.last_protocol.get() == Some(Protocol::Http1) {
+        if http2.live(self.idle_timeout).is_some()
+            || self.last_protocol.get() == Some(Protocol::Http1)
+        {
             return Ok(None);
         }
         self.dial(None).await.map(Some)
@@ -403,9 +409,7 @@ impl UpstreamClient {
             }
             Protocol::Http2 => {
                 let tasks = self.dialer.tasks();
-                let idle_timeout = self.idle_timeout;
-                let connection =
-                    http2::Http2Connection::open(dialed.stream, idle_timeout, tasks).await?;
+                let connection = http2::Http2Connection::open(dialed.stream, tasks).await?;
                 self.http2.here().put(connection.clone());
                 let slot = connection.acquire().await;
                 slot.map(RequestSlot::Http2).ok_or(ConnectionError::Closed)

@@ -354,7 +354,7 @@ impl WriterThread {
             self.perform(placed.command);
             return self.commit_if_long();
         }
-        // Its grant would be nobody's until the lease ends.
+        // Nobody waits for it: a grant, for instance, would stay until its lease ends.
         if placed.command.is_abandoned() {
             return;
         }

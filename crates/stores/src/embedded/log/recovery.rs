@@ -215,7 +215,7 @@ fn read_chain(
         let end = read_segment(disk, header, segment, filled, durable, &mut chain)?;
         match following {
             Some(following) if following != end + 1 => return Err(lost(end + 1)),
-            None if durable > end.max(filled) => return Err(lost(end + 1)),
+            None if durable > end.max(filled) => return Err(lost(end.max(filled) + 1)),
             _ => {}
         }
         chain.ends.push(end);
