@@ -12,7 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use onceward_core::clock::ManualClock;
 use onceward_core::record::{Answer, Reply, Settlement, State};
-use onceward_core::store::{Claim, Inspect, Queue, Store, StoreError};
+use onceward_core::store::{Claim, Filter, Inspect, PageRequest, Queue, Store, StoreError};
 use onceward_stores::embedded::{Disk, EmbeddedStore, Limits, SystemDisk};
 
 use super::disk::RecordingDisk;
@@ -266,8 +266,11 @@ async fn a_batch_that_waits_for_room_does_not_keep_a_fill_from_being_tried_again
     for number in 1000..1008 {
         grants.push(grant(&store, &ask(number)).await);
     }
-    store.sweep(1).await.expect("everything is filled");
     disk.database.set_full(true);
+    complete(&store, 2000).await;
+    let all = PageRequest::first(1);
+    let listed = store.list(&Filter::default(), all).await;
+    assert!(listed.is_err(), "a list waits for the fill, which fails");
     let settled = grants
         .iter()
         .map(|grant| settle(&store, grant, long(600 << 10)));
