@@ -29,6 +29,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use http::{Method, Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
 use hyper::rt::Executor;
@@ -359,10 +360,8 @@ struct StreamExecutor(Arc<Cores>);
 impl<F: Future<Output = ()> + Send + 'static> Executor<F> for StreamExecutor {
     fn execute(&self, stream: F) {
         let place = self.0.for_stream();
-        place.spawn(|load| async move {
-            stream.await;
-            drop(load);
-        });
+        // Mapped: an async block would hold the stream's future twice.
+        place.spawn(|load| stream.map(|()| drop(load)));
     }
 }
 

@@ -4,11 +4,11 @@
 //! removes the client's own headers of these names. For a protected request that
 //! fails, `Unanswered` says whether the request may have run.
 
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::FutureExt as _;
 use futures_util::future::Either;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
@@ -137,8 +137,7 @@ impl Forwarder {
         }
         onceward_core::crash_point!("before-connect");
         let sending = self.send(Request::from_parts(parts, body), context);
-        async move {
-            let sent = sending.await;
+        sending.map(|sent| {
             onceward_core::crash_point!("after-sent");
             match sent {
                 Ok(response) if is_switch(&response) => {
@@ -148,7 +147,7 @@ impl Forwarder {
                 Err(SendError::NotSent(cause)) => Err(Unanswered::NotSent(Box::new(cause))),
                 Err(SendError::Lost(cause)) => Err(Unanswered::Lost(Box::new(cause))),
             }
-        }
+        })
     }
 
     /// Forwards an unprotected request, streaming both bodies.
@@ -171,30 +170,23 @@ impl Forwarder {
         let body = StreamedBody::new(body, self.pause_max);
         let progress = body.progress();
         let sending = self.send(Request::from_parts(parts, body), context);
-        let timeout = context.route.timeout;
-        Either::Right(async move {
-            let sent = {
-                // Pinned here: moved into the wait, this future would be held twice.
-                let sending = pin!(sending);
-                progress.wait_for_answer(timeout, sending).await
-            };
-            match sent {
-                Ok(Ok(response)) if is_switch(&response) => {
-                    tracing::warn!(error = %UnexpectedSwitch, "no answer to an unprotected request");
-                    Err(Problem::no_answer_unprotected())
-                }
-                Ok(Ok(mut response)) => {
-                    strip_for_client(response.headers_mut());
-                    Ok(response)
-                }
-                Ok(Err(_)) if progress.is_broken_off() => Err(Problem::new(
-                    Code::BadRequest,
-                    "The request body is incomplete or malformed.",
-                )),
-                Ok(Err(error)) => Err(unanswered_problem(&error)),
-                Err(_) => Err(Problem::no_answer_unprotected()),
+        let waiting = progress.wait_for_answer(context.route.timeout, sending);
+        Either::Right(waiting.map(move |sent| match sent {
+            Ok(Ok(response)) if is_switch(&response) => {
+                tracing::warn!(error = %UnexpectedSwitch, "no answer to an unprotected request");
+                Err(Problem::no_answer_unprotected())
             }
-        })
+            Ok(Ok(mut response)) => {
+                strip_for_client(response.headers_mut());
+                Ok(response)
+            }
+            Ok(Err(_)) if progress.is_broken_off() => Err(Problem::new(
+                Code::BadRequest,
+                "The request body is incomplete or malformed.",
+            )),
+            Ok(Err(error)) => Err(unanswered_problem(&error)),
+            Err(_) => Err(Problem::no_answer_unprotected()),
+        }))
     }
 
     /// Forwards an unprotected request whose body was read already.
@@ -238,8 +230,7 @@ impl Forwarder {
         });
         let timer = self.metrics.begin();
         let sending = self.upstream.send(request);
-        async move {
-            let sent = sending.await;
+        sending.map(move |sent| {
             let outcome = match &sent {
                 Ok(_) => SendOutcome::Answered,
                 Err(SendError::NotSent(_)) => SendOutcome::NotSent,
@@ -256,7 +247,7 @@ impl Forwarder {
             // stays open after an answer of an HTTP/1.0 upstream.
             *response.version_mut() = Version::HTTP_11;
             Ok(response)
-        }
+        })
     }
 
     /// Forwards a request for a protocol upgrade, and opens a tunnel if the upstream

@@ -19,6 +19,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::FutureExt as _;
 use http::{Request, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use hyper::client::conn::TrySendError;
@@ -287,13 +288,13 @@ impl Http1Connection {
             .await
             .map_err(ConnectionError::Http)?;
         let connection = connection.with_upgrades();
-        let driver = pool.tasks.spawn(async move {
+        let driver = pool.tasks.spawn(connection.map(|ended| {
             // hyper reports the error to the request that waits; here it is only
             // logged.
-            if let Err(error) = connection.await {
+            if let Err(error) = ended {
                 tracing::debug!(%error, "connection to upstream failed");
             }
-        });
+        }));
         Ok(Self {
             sender,
             write_state,
@@ -308,6 +309,8 @@ impl Http1Connection {
 
 impl ConnectionSlot {
     /// Hands the request to the connection, and returns a future of its answer.
+    // Mapped, here and in what is built on it: an async block would hold the future twice,
+    // as its capture and where it waits, and each block around it would double that again.
     pub(super) fn send(
         mut self,
         pool: &Arc<Pool>,
@@ -318,12 +321,10 @@ impl ConnectionSlot {
         self.connection.driver.begin_exchange();
         let sending = self.connection.sender.try_send_request(request);
         let pool = Arc::clone(pool);
-        async move {
-            match sending.await {
-                Ok(response) => SendResult::Answered(self.into_response(pool, response)),
-                Err(error) => self.failed(before, error),
-            }
-        }
+        sending.map(move |sent| match sent {
+            Ok(response) => SendResult::Answered(self.into_response(pool, response)),
+            Err(error) => self.failed(before, error),
+        })
     }
 
     fn failed(self, before: u64, mut error: TrySendError<Request<TrackedBody>>) -> SendResult {

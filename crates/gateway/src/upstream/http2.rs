@@ -19,6 +19,7 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use h2::Reason;
 use http::Request;
 use hyper::client::conn::TrySendError;
@@ -129,13 +130,13 @@ impl Http2Connection {
             .handshake(io)
             .await
             .map_err(ConnectionError::Http)?;
-        tasks.spawn(async move {
+        tasks.spawn(connection.map(|ended| {
             // hyper reports the error to the requests that wait; here it is only
             // logged.
-            if let Err(error) = connection.await {
+            if let Err(error) = ended {
                 tracing::debug!(%error, "connection to upstream failed");
             }
-        });
+        }));
         Ok(Self { sender, streams })
     }
 
@@ -161,15 +162,13 @@ impl StreamSlot {
         request: Request<OutgoingBody>,
     ) -> impl Future<Output = SendResult> + Send {
         let sending = self.sender.try_send_request(request);
-        async move {
-            match sending.await {
-                Ok(response) => {
-                    let guard = Some(ResponseGuard::Http2(self.permit));
-                    SendResult::Answered(response.map(|body| ResponseBody::new(body, guard)))
-                }
-                Err(error) => shared.failed(error),
+        sending.map(move |sent| match sent {
+            Ok(response) => {
+                let guard = Some(ResponseGuard::Http2(self.permit));
+                SendResult::Answered(response.map(|body| ResponseBody::new(body, guard)))
             }
-        }
+            Err(error) => shared.failed(error),
+        })
     }
 }
 

@@ -33,7 +33,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
-use futures_util::future::Either;
+use futures_util::FutureExt as _;
+use futures_util::future::{Either, ready};
 use http::{Request, Response};
 use onceward_core::deadline::within;
 use tokio_util::task::TaskTracker;
@@ -244,22 +245,17 @@ impl UpstreamClient {
         request: Request<B>,
     ) -> impl Future<Output = Result<Response<ResponseBody>, SendError>> + Send + use<'_, B> {
         let request = request.map(Into::into);
-        let begun = match self.take() {
-            Some(slot) => Ok(self.send_on(slot, request)),
-            None => Err(Box::new(request)),
+        // Boxed: most requests find a connection.
+        let send_later = |unsent| Box::pin(self.send_later(unsent));
+        let Some(slot) = self.take() else {
+            return Either::Right(send_later(request));
         };
-        async move {
-            let unsent = match begun {
-                Ok(sending) => match sending.await {
-                    SendResult::Answered(response) => return Ok(response),
-                    SendResult::Failed(error) => return Err(error),
-                    SendResult::Returned(unsent, _) => unsent,
-                },
-                Err(unsent) => unsent,
-            };
-            // Boxed: most requests find a connection.
-            Box::pin(self.send_later(*unsent)).await
-        }
+        let sending = self.send_on(slot, request);
+        Either::Left(sending.then(move |result| match result {
+            SendResult::Answered(response) => Either::Left(ready(Ok(response))),
+            SendResult::Failed(error) => Either::Left(ready(Err(error))),
+            SendResult::Returned(unsent, _) => Either::Right(send_later(*unsent)),
+        }))
     }
 
     /// Sends a request that found no connection, or one that had closed.

@@ -6,7 +6,7 @@
 //! of the body records whether the client caused a failure, and the time for which
 //! the gateway waits for the client does not count against the upstream's timeout.
 
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
@@ -15,8 +15,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
-use onceward_core::deadline::{DeadlineExceeded, within};
+use onceward_core::deadline::DeadlineExceeded;
 use onceward_http::body::BoxError;
+use pin_project_lite::pin_project;
+use tokio::task::coop::{self, Unconstrained};
 use tokio::time::{Instant, Sleep, sleep};
 
 /// The client sent nothing for too long.
@@ -65,27 +67,20 @@ impl BodyProgress {
 
     /// Waits for the upstream's answer. The limit applies to the upstream only: the
     /// time that the client takes to send is not counted.
-    pub(crate) async fn wait_for_answer<T>(
-        &self,
-        limit: Duration,
-        answer: impl Future<Output = T>,
-    ) -> Result<T, DeadlineExceeded> {
-        let mut answer = pin!(answer);
-        loop {
-            let state = self.state();
-            let is_upstream = matches!(state, BodyState::AwaitingUpstream(_));
-            let waited = match state {
-                BodyState::AwaitingUpstream(since) => self.0.start.elapsed().saturating_sub(since),
-                BodyState::AwaitingClient | BodyState::BrokenOff => Duration::ZERO,
-            };
-            match within(limit.saturating_sub(waited), &mut answer).await {
-                Err(_) if is_upstream && state == self.state() => {
-                    return Err(DeadlineExceeded(limit));
-                }
-                // The body has progressed, or waits for the client.
-                Err(_) => {}
-                Ok(answer) => return Ok(answer),
-            }
+    pub(crate) fn wait_for_answer<F: Future>(&self, limit: Duration, answer: F) -> AnswerWait<F> {
+        AnswerWait {
+            answer,
+            limit,
+            progress: self.clone(),
+            timer: None,
+        }
+    }
+
+    /// How long the upstream has had something to do without pause.
+    fn upstream_took(&self, state: BodyState) -> Duration {
+        match state {
+            BodyState::AwaitingUpstream(since) => self.0.start.elapsed().saturating_sub(since),
+            BodyState::AwaitingClient | BodyState::BrokenOff => Duration::ZERO,
         }
     }
 
@@ -105,6 +100,63 @@ impl BodyProgress {
             AWAITING_CLIENT => BodyState::AwaitingClient,
             BROKEN_OFF => BodyState::BrokenOff,
             since => BodyState::AwaitingUpstream(Duration::from_micros(since)),
+        }
+    }
+}
+
+pin_project! {
+    /// The future of [`BodyProgress::wait_for_answer`]. As [`within`], it is no
+    /// `async fn`, which would hold the answer's future twice.
+    ///
+    /// [`within`]: onceward_core::deadline::within
+    #[must_use = "futures do nothing unless they are awaited"]
+    pub(crate) struct AnswerWait<F> {
+        #[pin]
+        answer: F,
+        limit: Duration,
+        progress: BodyProgress,
+        // With the state in which it was set.
+        #[pin]
+        timer: Option<StateTimer>,
+    }
+}
+
+pin_project! {
+    struct StateTimer {
+        state: BodyState,
+        // Unconstrained, so that an answer which always uses up the task's budget
+        // cannot keep the timer from being polled.
+        #[pin]
+        sleep: Unconstrained<Sleep>,
+    }
+}
+
+impl<F: Future> Future for AnswerWait<F> {
+    type Output = Result<F::Output, DeadlineExceeded>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        if let Poll::Ready(answer) = this.answer.poll(cx) {
+            return Poll::Ready(Ok(answer));
+        }
+        loop {
+            if this.timer.is_none() {
+                let state = this.progress.state();
+                let left = this
+                    .limit
+                    .saturating_sub(this.progress.upstream_took(state));
+                let sleep = coop::unconstrained(sleep(left));
+                this.timer.set(Some(StateTimer { state, sleep }));
+            }
+            let timer = this.timer.as_mut().as_pin_mut().expect("it is set above");
+            let timer = timer.project();
+            ready!(timer.sleep.poll(cx));
+            let state = *timer.state;
+            if matches!(state, BodyState::AwaitingUpstream(_)) && state == this.progress.state() {
+                return Poll::Ready(Err(DeadlineExceeded(*this.limit)));
+            }
+            // The body has progressed, or waits for the client.
+            this.timer.set(None);
         }
     }
 }
