@@ -182,8 +182,20 @@ impl fmt::Display for Key {
 }
 
 fn is_unreserved(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'~' | b'-')
+    UNRESERVED[usize::from(byte)]
 }
+
+/// `[A-Za-z0-9._~-]`. A table, because every byte of every key is looked at.
+static UNRESERVED: [bool; 256] = {
+    let mut unreserved = [false; 256];
+    let mut byte = 0_u8;
+    while byte.is_ascii() {
+        let is_mark = matches!(byte, b'.' | b'_' | b'~' | b'-');
+        unreserved[byte as usize] = is_mark || byte.is_ascii_alphanumeric();
+        byte += 1;
+    }
+    unreserved
+};
 
 fn length_prefix(length: usize) -> Result<[u8; 4], MintError> {
     u32::try_from(length)

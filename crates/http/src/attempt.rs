@@ -282,8 +282,8 @@ impl OperationRun {
         let forwarded = {
             // Pinned here: a future is held twice where it is moved into another, and
             // this one is large.
-            let forwarding = pin!(within(limit, forward(request, Some(self.granted.clone()))));
-            lead.holding(forwarding).await
+            let forwarding = pin!(forward(request, Some(self.granted.clone())));
+            lead.holding_within(limit, forwarding).await
         };
         match forwarded {
             Ok(Ok(response)) => self.read(lead, response).await,
@@ -300,8 +300,8 @@ impl OperationRun {
         let meaning = (self.rules).classify(parts.status.as_u16(), hint, self.class.on_error);
         answer::clean(&mut parts);
         let limit = self.rules.upstream_timeout;
-        let reading = within(limit, capture(&parts.headers, body, self.rules.reply_limit));
-        let captured = lead.holding(reading).await;
+        let reading = capture(&parts.headers, body, self.rules.reply_limit);
+        let captured = lead.holding_within(limit, reading).await;
         let answered = |parts, body, trailers| UpstreamAnswer {
             meaning,
             hint,

@@ -2,18 +2,20 @@
 
 use std::fmt;
 use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::time::sleep;
+use tokio::time::Instant;
 use tracing::{Instrument as _, Span};
 
 use super::Engine;
 use super::detached::runtime_after_drop;
 use super::flights::{Landed, Seat};
 use crate::class::AfterLoss;
+use crate::deadline::{DeadlineExceeded, within};
 use crate::fingerprint::Fingerprint;
 use crate::identity::{Digest, OperationId};
 use crate::record::{Completion, Fence, Reply, Settled, Settlement};
@@ -259,16 +261,42 @@ impl Lead {
 
     /// Does work under the lease, renewing it as long as the work takes.
     pub async fn holding<T>(&self, work: impl Future<Output = T>) -> T {
-        tokio::pin!(work);
+        let mut work = pin!(work);
         loop {
-            tokio::select! {
-                biased;
-                done = &mut work => return done,
-                () = sleep((self.lease / 3).max(RENEWAL_PAUSE_MIN)) => {
-                    let _ = self.renew().await;
-                }
+            match within(self.renewal_pause(), work.as_mut()).await {
+                Ok(done) => return done,
+                Err(_) => self.try_renew().await,
             }
         }
+    }
+
+    /// The same for work that may take this long at most. One timer serves both limits.
+    pub async fn holding_within<T>(
+        &self,
+        limit: Duration,
+        work: impl Future<Output = T>,
+    ) -> Result<T, DeadlineExceeded> {
+        let mut work = pin!(work);
+        let begun = Instant::now();
+        loop {
+            let left = limit.saturating_sub(begun.elapsed());
+            let pause = self.renewal_pause().min(left);
+            match within(pause, work.as_mut()).await {
+                Ok(done) => return Ok(done),
+                Err(_) if pause == left => return Err(DeadlineExceeded(limit)),
+                Err(_) => self.try_renew().await,
+            }
+        }
+    }
+
+    fn renewal_pause(&self) -> Duration {
+        (self.lease / 3).max(RENEWAL_PAUSE_MIN)
+    }
+
+    /// Renews the lease of work that goes on in any case.
+    async fn try_renew(&self) {
+        // Boxed: most work ends before.
+        let _ = Box::pin(self.renew()).await;
     }
 
     /// Renews the lease. A failed renewal stops nothing that has begun: its

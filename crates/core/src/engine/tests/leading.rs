@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::clock::Clock as _;
+use crate::deadline::DeadlineExceeded;
 use crate::engine::{Drained, Recorded};
 use crate::record::tests::RETENTION;
 
@@ -54,6 +55,32 @@ async fn a_lead_that_does_not_know_its_outcome_is_unknown_or_released() {
             assert_eq!(state, want, "joined {joined}, dropped {dropped}");
         }
     }
+}
+
+/// One timer serves the renewals and the limit.
+#[tokio::test(start_paused = true)]
+async fn work_that_exceeds_its_limit_is_given_up_then_and_its_lease_renewed_meanwhile() {
+    let fixture = Fixture::new();
+    let lead = fixture.lead(&fixture.here, 1).await;
+    let pause = fixture.operation.terms.lease / 3;
+    for (limit, renewals) in [
+        (Duration::ZERO, 0),
+        (pause / 2, 0),
+        (pause, 0),
+        (pause * 5 / 2, 2),
+        (pause * 3, 2),
+    ] {
+        fixture.store.renewals.store(0, Ordering::Relaxed);
+        let begun = Instant::now();
+        let ended = (lead.holding_within(limit, std::future::pending::<()>())).await;
+        assert_eq!(ended, Err(DeadlineExceeded(limit)));
+        let late = begun.elapsed() - limit;
+        assert!(late < Duration::from_millis(10), "{limit:?} and {late:?}");
+        let renewed = fixture.store.renewals.load(Ordering::Relaxed);
+        assert_eq!(renewed, renewals, "{limit:?}");
+    }
+    let done = lead.holding_within(pause * 2, sleep(pause * 3 / 2)).await;
+    assert_eq!(done, Ok(()));
 }
 
 #[test]

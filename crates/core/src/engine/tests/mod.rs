@@ -16,7 +16,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::{Awaited, Engine, Entered, Follow, Lead, Limits, NewLead};
 use crate::class::{AfterLoss, TtlBasis};
@@ -185,10 +185,11 @@ fn completed() -> Settlement {
     Settlement::Completed(Answer::NotKept { status: 200 })
 }
 
-/// A memory store that counts the waits at it.
+/// A memory store that counts the waits at it, and the renewals.
 struct CountingStore {
     memory: Arc<MemoryStore>,
     waits: AtomicUsize,
+    renewals: AtomicUsize,
     fault: ClaimFault,
 }
 
@@ -207,6 +208,7 @@ impl CountingStore {
         Self {
             memory: memory.clone(),
             waits: AtomicUsize::new(0),
+            renewals: AtomicUsize::new(0),
             fault,
         }
     }
@@ -238,6 +240,7 @@ impl Store for CountingStore {
     }
 
     async fn renew(&self, digest: &Digest, fence: Fence) -> Result<Settled, StoreError> {
+        self.renewals.fetch_add(1, Ordering::Relaxed);
         self.memory.renew(digest, fence).await
     }
 
