@@ -32,6 +32,9 @@ const FILL_INTERVAL: Duration = Duration::from_secs(1);
 const FILLER_NICE: i32 = 10;
 /// The pause before a fill that failed is tried again.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
+/// What was filled is synced into the database file after this many bytes: a long sync
+/// would keep the log's own syncs waiting.
+const CHECKPOINT_BYTES: u64 = 1 << 20;
 /// A reader that keeps the log from being given back for this long is worth a warning.
 const BLOCKED_WARNING: Duration = Duration::from_secs(10);
 
@@ -82,6 +85,7 @@ impl Filler {
             is_stuck: false,
             remind_at: None,
             filled,
+            unsynced_bytes: 0,
             checkpointed: 0,
             checkpoint_fails: false,
             blocked: Blocked::No,
@@ -136,11 +140,21 @@ struct FillerThread {
     remind_at: Option<Instant>,
     /// The last batch that is in the database.
     filled: u64,
+    /// The bytes of the changes that were filled since the last checkpoint.
+    unsynced_bytes: u64,
     /// The last batch that is synced into the database file.
     checkpointed: u64,
     /// Whether the last checkpoint failed: one line in the log is enough for many.
     checkpoint_fails: bool,
     blocked: Blocked,
+}
+
+/// Why what was filled is synced into the database file.
+enum Checkpoint {
+    /// The log or SQLite's own waits to be given back.
+    Needed,
+    /// Nothing waits; a short sync now keeps a later one from being long.
+    Early,
 }
 
 /// Whether a reader keeps checkpoints from taking over all that is filled.
@@ -154,7 +168,7 @@ enum Blocked {
 impl FillerThread {
     fn run(mut self, inbox: &Receiver<Job>) {
         lower_priority();
-        self.checkpoint();
+        self.checkpoint(Checkpoint::Needed);
         loop {
             let reminder = self
                 .remind_at
@@ -193,7 +207,7 @@ impl FillerThread {
                 let swept = self.shared.check().and_then(|()| self.sweep(limit, now));
                 self.report_room();
                 if swept.is_ok() && self.transaction.wants_checkpoint() {
-                    self.checkpoint();
+                    self.checkpoint(Checkpoint::Needed);
                 }
                 if self.is_stuck {
                     self.fill();
@@ -207,7 +221,7 @@ impl FillerThread {
                 if self.is_stuck {
                     self.fill();
                 }
-                self.checkpoint();
+                self.checkpoint(Checkpoint::Needed);
             }
             Job::Remind => self.remind_at = Some(Instant::now() + FILL_INTERVAL),
         }
@@ -224,10 +238,13 @@ impl FillerThread {
                     self.waiting.pop_front();
                     self.is_stuck = false;
                     self.filled = changes.through;
+                    self.unsynced_bytes += changes.bytes;
                     self.report_room();
                     self.report(Report::Filled(changes.clone()));
                     if changes.wants_checkpoint || self.transaction.wants_checkpoint() {
-                        self.checkpoint();
+                        self.checkpoint(Checkpoint::Needed);
+                    } else if self.unsynced_bytes >= CHECKPOINT_BYTES {
+                        self.checkpoint(Checkpoint::Early);
                     }
                 }
                 Err(error) => return self.stick(error),
@@ -247,11 +264,12 @@ impl FillerThread {
         self.report(Report::FillFailed(error));
     }
 
-    fn checkpoint(&mut self) {
+    fn checkpoint(&mut self, why: Checkpoint) {
         match self.transaction.checkpoint() {
             Ok(true) => {
                 self.checkpoint_fails = false;
                 self.blocked = Blocked::No;
+                self.unsynced_bytes = 0;
                 if self.filled > self.checkpointed {
                     self.checkpointed = self.filled;
                     self.report(Report::Checkpointed(self.filled));
@@ -260,8 +278,10 @@ impl FillerThread {
             // A reader still needs a part; the next fill tries again.
             Ok(false) => {
                 self.checkpoint_fails = false;
-                self.warn_if_blocked_for_long();
-                self.report(Report::CheckpointBlocked);
+                if let Checkpoint::Needed = why {
+                    self.warn_if_blocked_for_long();
+                    self.report(Report::CheckpointBlocked);
+                }
             }
             Err(error) => {
                 let error = Arc::new(error);

@@ -33,6 +33,7 @@ mod index;
 mod log;
 mod open_operations;
 mod overlay;
+mod pace;
 mod reader;
 mod sql;
 mod start;
@@ -69,6 +70,7 @@ use self::error::{Error, Result};
 use self::fill::Filler;
 use self::hot_replies::HotReplies;
 use self::overlay::Superseded;
+use self::pace::{Hurry, Rests};
 use self::reader::Readers;
 use self::start::FilterLoader;
 use self::transaction::Transaction;
@@ -124,6 +126,8 @@ struct Shared {
     fills: AtomicU64,
     /// How many bytes the database may grow by, where that is limited.
     room: AtomicU64,
+    /// Whether something waits for the filler.
+    hurry: Arc<Hurry>,
 }
 
 /// The room of a database that only the disk limits.
@@ -141,6 +145,7 @@ impl Shared {
             is_closing: AtomicBool::new(false),
             fills: AtomicU64::new(0),
             room: AtomicU64::new(UNLIMITED),
+            hurry: Arc::default(),
         }
     }
 
@@ -249,7 +254,12 @@ impl EmbeddedStore {
         let loaded = start::load(&db, reader, recovered, &shared).map_err(refuse)?;
         let readers = Readers::start(&database, vfs, &shared)?;
         let filter_loader = FilterLoader::start(&database, vfs, shared.clone())?;
-        let transaction = Transaction::new(db, shared.buckets.clone(), loaded.last_row);
+        let transaction = Transaction::new(
+            db,
+            shared.buckets.clone(),
+            loaded.last_row,
+            Rests::new(shared.hurry.clone()),
+        );
         if let Some(room) = transaction.room(limits.pages_max).map_err(refuse)? {
             shared.set_room(room);
         }

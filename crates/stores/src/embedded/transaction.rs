@@ -16,6 +16,7 @@ use super::file;
 use super::filter::Filter;
 use super::index::{self, Merge};
 use super::overlay::{UnfilledOperation, UnfilledRequest};
+use super::pace::Rests;
 use super::sql;
 use super::state::{Changes, OpenedRow};
 
@@ -30,6 +31,7 @@ pub(super) struct Transaction {
     undo: Undo,
     /// The highest row that was written.
     last_row: u64,
+    rests: Rests,
 }
 
 /// Changes in memory to undo if the open transaction fails.
@@ -44,17 +46,19 @@ struct Undo {
 
 impl Transaction {
     /// The transactions of an opened file, in which all rows are up to `last_row`.
-    pub(super) fn new(db: Connection, buckets: Arc<Buckets>, last_row: u64) -> Self {
+    pub(super) fn new(db: Connection, buckets: Arc<Buckets>, last_row: u64, rests: Rests) -> Self {
         Self {
             db,
             buckets,
             undo: Undo::default(),
             last_row,
+            rests,
         }
     }
 
     /// Writes changes.
     pub(super) fn fill(&mut self, changes: &Changes) -> Result<()> {
+        self.rests.begin();
         self.run(|own| own.write_changes(changes))
     }
 
@@ -179,6 +183,7 @@ impl Transaction {
         let mut delete = self.db.prepare_cached(delete)?;
         for row in rows {
             delete.execute([row.cast_signed()])?;
+            self.rests.rest_if_due();
         }
         Ok(())
     }
@@ -188,6 +193,7 @@ impl Transaction {
         for opened in opened {
             if let (Some(row), Some(body)) = (opened.request, &opened.body) {
                 insert.execute(params![row.cast_signed(), &body[..]])?;
+                self.rests.rest_if_due();
             }
         }
         Ok(())
@@ -209,6 +215,7 @@ impl Transaction {
                 opened.request.map(u64::cast_signed),
                 wire::encode_record(record),
             ])?;
+            self.rests.rest_if_due();
         }
         Ok(())
     }
@@ -275,6 +282,7 @@ impl Transaction {
             if let Some(over) = operation.record.over_at() {
                 tally = tally.with(over);
             }
+            self.rests.rest_if_due();
         }
         drop((insert, insert_reply));
         self.last_row = last_row;
@@ -555,7 +563,7 @@ mod tests {
     fn a_filter_does_not_grow_with_the_tries_of_a_fill() {
         let home = tempfile::tempdir().expect("a directory");
         let db = file::open_writer(&home.path().join("onceward.db"), None, None).expect("opened");
-        let mut transaction = Transaction::new(db, Arc::default(), 0);
+        let mut transaction = Transaction::new(db, Arc::default(), 0, Rests::new(Arc::default()));
         let changes_of = |number: u64| {
             let mut record = record(number);
             let answer = Answer::NotKept { status: 200 };
@@ -586,7 +594,7 @@ mod tests {
         const SEALS: u64 = 64;
         let home = tempfile::tempdir().expect("a directory");
         let db = file::open_writer(&home.path().join("onceward.db"), None, None).expect("opened");
-        let mut transaction = Transaction::new(db, Arc::default(), 0);
+        let mut transaction = Transaction::new(db, Arc::default(), 0, Rests::new(Arc::default()));
         let ends = [BucketEnd(1 << 40), BucketEnd(1 << 41)];
         let make = |own: &mut Transaction| {
             ends.map(|end| own.operation_bucket(end))

@@ -45,12 +45,13 @@ const BATCH_BYTES_MAX: u64 = 1 << 20;
 const GATHERING: Duration = Duration::from_micros(200);
 /// The most commands of a kind that wait for the writer; further callers wait to enter.
 const WAITING_MAX: usize = 4096;
-/// A fill is due when this much has changed.
-const FILL_BYTES: u64 = 8 << 20;
+/// A fill is due when this much has changed. Longer fills take more processor time per
+/// change, because they do not fit the processor's caches, and delay requests for longer.
+const FILL_BYTES: u64 = 1 << 20;
 /// A fill is due when the log has grown by this much.
 const FILL_LOG_BYTES: u64 = SEGMENT_BYTES;
 /// The most changes that are not filled before new work waits.
-const UNFILLED_BYTES_MAX: u64 = 6 * FILL_BYTES;
+const UNFILLED_BYTES_MAX: u64 = 48 << 20;
 /// How many finished operations leave the overlay at a time.
 const RETIRED_PER_STEP: usize = 256;
 /// The longest pause before a commit that found no room is tried again.
@@ -144,6 +145,11 @@ impl Command {
             | Self::Add(_, _, payload, _) => payload.len() as u64,
             _ => 0,
         }
+    }
+
+    /// An upper bound of what it adds to a batch.
+    fn bytes_max(&self) -> u64 {
+        ENTRY_BYTES_MAX + self.payload_bytes()
     }
 
     /// Refuses new work.
@@ -322,6 +328,7 @@ impl WriterThread {
             for report in taken.reports.drain(..) {
                 self.heed(report);
             }
+            self.fill_before(&taken.commands);
             if std::mem::take(&mut self.may_admit_held) {
                 self.fill_if_due();
                 self.retry_held();
@@ -364,7 +371,7 @@ impl WriterThread {
         if !self.held.is_empty() {
             return self.held.push_back(placed);
         }
-        let room = self.room_for(ENTRY_BYTES_MAX + placed.command.payload_bytes());
+        let room = self.room_for(placed.command.bytes_max());
         self.lacks_room = !matches!(room, Room::Free);
         match room {
             Room::Free => self.perform(placed.command),
@@ -377,8 +384,21 @@ impl WriterThread {
     /// Makes a long batch durable before it takes more.
     fn commit_if_long(&mut self) {
         if self.steps.log.batch_bytes() >= BATCH_BYTES_MAX {
-            self.commit();
-            self.fill_if_due();
+            self.fill_all();
+        }
+    }
+
+    /// Hands over what is durable if these commands or what is held may have to wait for room
+    /// in the log: while a batch waits nothing is handed over, and what is not filled by then
+    /// keeps its part of the log. A filler that is behind is not given more and smaller fills,
+    /// unless the disk is known to be full.
+    fn fill_before(&mut self, commands: &[Placed<Command>]) {
+        let placed = commands.iter().chain(&self.held);
+        let bytes: u64 = placed.map(|placed| placed.command.bytes_max()).sum();
+        let log = &self.steps.log;
+        let is_behind = self.fills.sent > self.fills.done + 1 && !log.is_stuck();
+        if bytes > log.batch_bytes_max() && !is_behind && self.steps.state.has_changes() {
+            self.fill();
         }
     }
 
@@ -579,6 +599,7 @@ impl WriterThread {
 
     /// Heeds what the filler reports while a batch waits for room on the disk.
     fn wait_for_room(&mut self) {
+        self.shared.hurry.set(true);
         let reports = self.inbox.take_reports(FULL_PAUSE);
         if reports.is_empty() {
             // A reader of the database may have been in the way of the last one.
@@ -596,6 +617,7 @@ impl WriterThread {
     }
 
     fn fill_if_due(&mut self) {
+        self.shared.hurry.set(self.is_waiting_for_filler());
         let waits = self.steps.state.has_changes() || self.lacks_room || !self.held.is_empty();
         if !waits || self.shared.check().is_err() {
             return;
@@ -604,17 +626,24 @@ impl WriterThread {
         let is_due = self.steps.state.unfilled_bytes() >= FILL_BYTES
             || log_bytes.saturating_sub(self.fills.log_bytes) >= FILL_LOG_BYTES
             || self.lacks_room;
-        // On a full disk all that is durable is filled at once: a batch that waits for
-        // room keeps everything from being handed over that is not filled by then.
-        let log = &self.steps.log;
-        let is_urgent = log.is_stuck() && log.batch_bytes_max() < BATCH_BYTES_MAX + self.reserved();
         let is_free = self.fills.sent == self.fills.done;
-        if (is_due && is_free || is_urgent) && self.steps.state.has_changes() {
+        if is_due && is_free && self.steps.state.has_changes() {
             self.fill();
         } else if !self.is_reminded {
             self.is_reminded = true;
             self.filler.send(Job::Remind);
         }
+    }
+
+    /// Whether the filler should not rest: work or a caller waits for it, or it is behind by
+    /// more than the fill that it does.
+    fn is_waiting_for_filler(&self) -> bool {
+        let unfilled = self.steps.state.unfilled_bytes() + self.fills.bytes;
+        self.lacks_room
+            || !self.held.is_empty()
+            || !self.fills.waiting.is_empty()
+            || unfilled >= 2 * FILL_BYTES
+            || self.steps.log.is_stuck()
     }
 
     /// Hands what has changed to the filler. Everything is durable.
@@ -707,6 +736,7 @@ impl WriterThread {
         for placed in std::mem::take(&mut self.held) {
             placed.command.refuse(&mut self.at_once, Error::Closed);
         }
+        self.shared.hurry.set(true);
         self.fill_all();
         self.at_once = Outbox::default();
         // The filler ends with what it was given.

@@ -338,7 +338,8 @@ impl Log {
     }
 
     /// A segment to be made now, so that the writer need not wait for it later: where
-    /// the last one is half used, or where little is left beside what is reserved.
+    /// the last one is half used, or where little is left beside what is reserved. And one
+    /// that shows whether a disk that was full has room again.
     pub(in crate::embedded) fn wanted_spare(
         &mut self,
         reserved: u64,
@@ -347,7 +348,8 @@ impl Log {
         let is_half = |active: &ActiveSegment| active.left() < active.segment.bytes / 2;
         let is_low = lacks_room || self.room() < 2 * reserved;
         let is_last = self.free.is_empty() && self.active.as_ref().is_some_and(is_half);
-        let wanted = (is_low || is_last) && self.can_grow();
+        let is_retried = self.growth == Growth::Retried;
+        let wanted = (is_low || is_last || is_retried) && self.can_grow();
         wanted.then(|| self.next_segment(0))
     }
 
