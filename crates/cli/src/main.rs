@@ -13,9 +13,10 @@ use clap::Parser;
 
 // Many small allocations on several threads: a tenth more replays than with glibc's allocator.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: allocator::Allocator = allocator::Allocator;
 
 mod admin;
+mod allocator;
 mod audit;
 mod bench;
 mod check;
@@ -30,6 +31,7 @@ mod output;
 mod process;
 mod reload;
 mod sample_upstream;
+mod scheduling;
 mod schema;
 mod serve;
 mod signals;
@@ -78,6 +80,10 @@ const BLOCKING_WITHIN: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    if let Cli::Serve(_) | Cli::Demo(_) = cli {
+        // Before any thread is started: threads inherit it.
+        scheduling::ask_for_short_slices();
+    }
     let runtime = match tokio::runtime::Runtime::new() {
         Ok(runtime) => runtime,
         Err(error) => {

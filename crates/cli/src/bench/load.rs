@@ -31,6 +31,7 @@ use super::response::{self, Connection, Progress, Response};
 use super::stats::{Fault, LoadResult, Stats, Window, WindowPart};
 use super::timer::Timer;
 use super::workload::{ApiKey, Request, Workload};
+use crate::scheduling::ask_for_short_slices;
 
 /// Far larger than any response that is measured.
 const RESPONSE_BYTES_MAX: usize = 8 * 1024;
@@ -157,6 +158,8 @@ fn spawn(
 ) -> io::Result<oneshot::Receiver<anyhow::Result<Stats>>> {
     let (done, stats) = oneshot::channel();
     thread::Builder::new().name("load".into()).spawn(move || {
+        // A request that is sent late counts as a slow one.
+        ask_for_short_slices();
         // The receiver is gone when the benchmark was interrupted.
         let _ = done.send(work());
     })?;

@@ -18,6 +18,7 @@ use hdrhistogram::Histogram;
 use tokio::sync::oneshot;
 
 use super::stats::{Faults, Latency, LoadResult, micros, no_latencies};
+use crate::scheduling::ask_for_short_slices;
 
 const PAUSE: Duration = Duration::from_millis(10);
 const FILE_BYTES: u64 = 16 << 20;
@@ -43,6 +44,8 @@ impl SyncProbe {
         let (result, done) = oneshot::channel();
         let flag = stopped.clone();
         thread::Builder::new().name("sync".into()).spawn(move || {
+            // As the thread of the store that syncs.
+            ask_for_short_slices();
             // The receiver is gone when the benchmark was interrupted.
             let _ = result.send(probe(&file, batch_bytes, &flag));
         })?;
