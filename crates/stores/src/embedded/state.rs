@@ -247,6 +247,11 @@ impl State {
         self.retiring.push_back(changes);
     }
 
+    /// How many fills are in the database and not yet out of the overlay.
+    pub(super) fn retiring(&self) -> usize {
+        self.retiring.len()
+    }
+
     /// Takes up to `limit` finished operations out of the overlay that the database
     /// has.
     pub(super) fn retire(&mut self, limit: usize) -> Retired {

@@ -342,6 +342,7 @@ impl Transaction {
         let sealed = self.last_row;
         for (id, entries) in bucket.tail.leaves(sealed) {
             self.write(&bucket.index_insert, params![id, entries])?;
+            self.rests.rest_if_due();
         }
         for merge in index::merges(bucket.next_seal()) {
             self.merge(bucket, &merge)?;
@@ -370,6 +371,7 @@ impl Transaction {
             };
             entries.extend(leaf);
             count += 1;
+            self.rests.rest_if_due();
         }
         drop(leaves);
         if count < merge.leaves_min {
@@ -378,6 +380,7 @@ impl Transaction {
         self.write(&bucket.index_delete, merge.ids)?;
         for (id, leaf) in merge.leaves(entries, self.last_row) {
             self.write(&bucket.index_insert, params![id, leaf])?;
+            self.rests.rest_if_due();
         }
         Ok(())
     }

@@ -147,8 +147,8 @@ impl Command {
         }
     }
 
-    /// An upper bound of what it adds to a batch.
-    fn bytes_max(&self) -> u64 {
+    /// About how much it adds to the log, rather more than less.
+    fn bytes(&self) -> u64 {
         ENTRY_BYTES_MAX + self.payload_bytes()
     }
 
@@ -328,7 +328,7 @@ impl WriterThread {
             for report in taken.reports.drain(..) {
                 self.heed(report);
             }
-            self.fill_before(&taken.commands);
+            self.fill_before(self.bytes_of(&taken.commands));
             if std::mem::take(&mut self.may_admit_held) {
                 self.fill_if_due();
                 self.retry_held();
@@ -371,7 +371,7 @@ impl WriterThread {
         if !self.held.is_empty() {
             return self.held.push_back(placed);
         }
-        let room = self.room_for(placed.command.bytes_max());
+        let room = self.room_for(placed.command.bytes());
         self.lacks_room = !matches!(room, Room::Free);
         match room {
             Room::Free => self.perform(placed.command),
@@ -384,20 +384,27 @@ impl WriterThread {
     /// Makes a long batch durable before it takes more.
     fn commit_if_long(&mut self) {
         if self.steps.log.batch_bytes() >= BATCH_BYTES_MAX {
-            self.fill_all();
+            self.commit();
+            self.fill_if_due();
+            self.fill_before(BATCH_BYTES_MAX + self.reserved());
         }
     }
 
-    /// Hands over what is durable if these commands or what is held may have to wait for room
-    /// in the log: while a batch waits nothing is handed over, and what is not filled by then
-    /// keeps its part of the log. A filler that is behind is not given more and smaller fills,
-    /// unless the disk is known to be full.
-    fn fill_before(&mut self, commands: &[Placed<Command>]) {
+    /// About how much these commands and what is held add to the log. Commands that write
+    /// again what the store has are rare, and counted without that.
+    fn bytes_of(&self, commands: &[Placed<Command>]) -> u64 {
         let placed = commands.iter().chain(&self.held);
-        let bytes: u64 = placed.map(|placed| placed.command.bytes_max()).sum();
-        let log = &self.steps.log;
-        let is_behind = self.fills.sent > self.fills.done + 1 && !log.is_stuck();
-        if bytes > log.batch_bytes_max() && !is_behind && self.steps.state.has_changes() {
+        placed.map(|placed| placed.command.bytes()).sum()
+    }
+
+    /// Hands over what is durable if the next batches, of so many bytes, may have to wait for
+    /// room in the log: while a batch waits nothing is handed over, and what is not filled by
+    /// then keeps its part of the log. A filler that is behind is not given more and smaller
+    /// fills.
+    fn fill_before(&mut self, bytes: u64) {
+        let is_tight = bytes > self.steps.log.batch_bytes_max();
+        let is_behind = self.fills.sent > self.fills.done + 1;
+        if is_tight && !is_behind && self.steps.state.has_changes() {
             self.fill();
         }
     }
@@ -626,8 +633,12 @@ impl WriterThread {
         let is_due = self.steps.state.unfilled_bytes() >= FILL_BYTES
             || log_bytes.saturating_sub(self.fills.log_bytes) >= FILL_LOG_BYTES
             || self.lacks_room;
+        // On a full disk all that is durable is filled at once: a batch that waits for
+        // room keeps everything from being handed over that is not filled by then.
+        let log = &self.steps.log;
+        let is_urgent = log.is_stuck() && log.batch_bytes_max() < BATCH_BYTES_MAX + self.reserved();
         let is_free = self.fills.sent == self.fills.done;
-        if is_due && is_free && self.steps.state.has_changes() {
+        if (is_due && is_free || is_urgent) && self.steps.state.has_changes() {
             self.fill();
         } else if !self.is_reminded {
             self.is_reminded = true;
@@ -643,7 +654,6 @@ impl WriterThread {
             || !self.held.is_empty()
             || !self.fills.waiting.is_empty()
             || unfilled >= 2 * FILL_BYTES
-            || self.steps.log.is_stuck()
     }
 
     /// Hands what has changed to the filler. Everything is durable.
@@ -694,10 +704,11 @@ impl WriterThread {
     }
 
     /// Takes out of memory what the database has: after each turn as many operations as
-    /// the turn may have added, and the rest while nothing waits.
+    /// the turn may have added, and the rest while nothing waits. Fills that pile up are few
+    /// operations with long replies: they go at once.
     fn retire_after(&mut self, commands: usize) {
         let mut goes_on = self.retire(commands.max(RETIRED_PER_STEP));
-        while goes_on && self.inbox.is_empty() {
+        while goes_on && (self.inbox.is_empty() || self.steps.state.retiring() > 1) {
             goes_on = self.retire(RETIRED_PER_STEP);
         }
     }

@@ -338,8 +338,8 @@ impl Log {
     }
 
     /// A segment to be made now, so that the writer need not wait for it later: where
-    /// the last one is half used, or where little is left beside what is reserved. And one
-    /// that shows whether a disk that was full has room again.
+    /// the last one is half used, or where little is left beside what is reserved; and one
+    /// in place of a short one, if a disk that was full has room again.
     pub(in crate::embedded) fn wanted_spare(
         &mut self,
         reserved: u64,
@@ -348,16 +348,20 @@ impl Log {
         let is_half = |active: &ActiveSegment| active.left() < active.segment.bytes / 2;
         let is_low = lacks_room || self.room() < 2 * reserved;
         let is_last = self.free.is_empty() && self.active.as_ref().is_some_and(is_half);
-        let is_retried = self.growth == Growth::Retried;
-        let wanted = (is_low || is_last || is_retried) && self.can_grow();
+        let is_replaced = self.growth == Growth::Retried && self.has_short();
+        let wanted = (is_low || is_last || is_replaced) && self.can_grow();
         wanted.then(|| self.next_segment(0))
     }
 
     /// Takes a spare segment.
     pub(in crate::embedded) fn add_spare(&mut self, spare: io::Result<Segment>) {
+        let was_stuck = self.is_stuck();
         self.growth = Growth::after(&spare);
         match spare {
             Ok(segment) => self.free.push(segment),
+            Err(error) if was_stuck => {
+                tracing::debug!(%error, "still no room for a segment of the commit log");
+            }
             Err(error) => tracing::warn!(%error, "no room for a segment of the commit log"),
         }
     }
@@ -384,7 +388,9 @@ impl Log {
             // Short ones were made when the disk was full, and larger ones for large
             // batches.
             let is_usual = used.segment.bytes <= SEGMENT_BYTES && !used.segment.is_short();
-            let is_kept = (is_usual || self.is_stuck()) && self.count() < SEGMENTS_MAX;
+            // A place is left for the segment that shows whether the disk has room again.
+            let kept_max = SEGMENTS_MAX - usize::from(self.growth == Growth::Retried);
+            let is_kept = (is_usual || self.is_stuck()) && self.count() < kept_max;
             // The newest one stays until another has begun: its header shows the next
             // start how far the log went.
             let is_newest = self.active.is_none() && self.used.is_empty();
