@@ -150,6 +150,7 @@ struct FillerThread {
 }
 
 /// Why what was filled is synced into the database file.
+#[derive(Clone, Copy)]
 enum Checkpoint {
     /// The log or SQLite's own waits to be given back.
     Needed,
