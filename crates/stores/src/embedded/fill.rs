@@ -34,7 +34,7 @@ const FILLER_NICE: i32 = 10;
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 /// What was filled is synced into the database file after this many bytes: a long sync
 /// would keep the log's own syncs waiting.
-const CHECKPOINT_BYTES: u64 = 1 << 20;
+const CHECKPOINT_BYTES: u64 = 256 << 10;
 /// A reader that keeps the log from being given back for this long is worth a warning.
 const BLOCKED_WARNING: Duration = Duration::from_secs(10);
 

@@ -47,7 +47,7 @@ const GATHERING: Duration = Duration::from_micros(200);
 const WAITING_MAX: usize = 4096;
 /// A fill is due when this much has changed. Longer fills take more processor time per
 /// change, because they do not fit the processor's caches, and delay requests for longer.
-const FILL_BYTES: u64 = 1 << 20;
+const FILL_BYTES: u64 = 256 << 10;
 /// A fill is due when the log has grown by this much.
 const FILL_LOG_BYTES: u64 = SEGMENT_BYTES;
 /// The most changes that are not filled before new work waits.
@@ -399,12 +399,10 @@ impl WriterThread {
 
     /// Hands over what is durable if the next batches, of so many bytes, may have to wait for
     /// room in the log: while a batch waits nothing is handed over, and what is not filled by
-    /// then keeps its part of the log. A filler that is behind is not given more and smaller
-    /// fills.
+    /// then keeps its part of the log.
     fn fill_before(&mut self, bytes: u64) {
         let is_tight = bytes > self.steps.log.batch_bytes_max();
-        let is_behind = self.fills.sent > self.fills.done + 1;
-        if is_tight && !is_behind && self.steps.state.has_changes() {
+        if is_tight && self.steps.state.has_changes() {
             self.fill();
         }
     }
