@@ -559,7 +559,9 @@ impl Schedule {
         if scenario == Scenario::QuietFlooded {
             let api_key = gateway.create_api_key("flood").await?;
             let flood = load(Workload::Flood(seed()?), api_key, FLOOD_CONNECTIONS);
-            let flood = self.tools.run(self.tools.generator, &flood);
+            // By the own generator: wrk warms up in a run of its own, so that its flood
+            // would begin again, with new connections, when the measurement begins.
+            let flood = async { Run::start(&flood)?.finish().await };
             let (quiet, flood) = tokio::join!(quiet, flood);
             add(
                 scenario,

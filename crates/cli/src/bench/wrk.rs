@@ -73,7 +73,7 @@ pub(super) async fn run(
     let text = String::from_utf8_lossy(&output.stdout);
     let words = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "wrk failed: {words}{text}");
-    parse(&text, &load.workload).with_context(|| format!("unexpected output of wrk: {text}"))
+    parse(&text).with_context(|| format!("unexpected output of wrk: {text}"))
 }
 
 /// The signatures of this many events, one after the other.
@@ -154,7 +154,7 @@ fn lua_string(bytes: &[u8]) -> String {
     format!("\"{}\"", text.replace('\r', "\\r").replace('\n', "\\n"))
 }
 
-fn parse(output: &str, workload: &Workload) -> Option<LoadResult> {
+fn parse(output: &str) -> Option<LoadResult> {
     let line = output.lines().find_map(|line| line.strip_prefix(RESULT))?;
     let numbers = line.split_whitespace().map(str::parse::<u64>);
     let numbers = numbers.collect::<Result<Vec<_>, _>>().ok()?;
@@ -162,11 +162,7 @@ fn parse(output: &str, workload: &Workload) -> Option<LoadResult> {
         return None;
     };
     let [p50_us, p90_us, p99_us, p999_us, max_us] = latencies.try_into().ok()?;
-    let refused = match workload {
-        Workload::Flood(_) => 0,
-        _ => *status,
-    };
-    let faults = Faults::of(refused + broken, || {
+    let faults = Faults::of(status + broken, || {
         format!("wrk counts {status} responses with an error, {broken} broken or late")
     });
     Some(LoadResult {
@@ -209,7 +205,7 @@ mod tests {
     fn a_result_is_read_from_its_line() {
         let output = "Running 2s test @ http://127.0.0.1:1\n  64 connections\n\
                       onceward-bench 50000 2000000 0 0 1200 1900 3000 5000 9000\n";
-        let result = parse(output, &Workload::PassThrough).expect("a line has the result");
+        let result = parse(output).expect("a line has the result");
         assert_eq!(
             (result.rate, result.answered, result.faults.count),
             (25_000.0, 50_000, 0)
@@ -222,11 +218,9 @@ mod tests {
     }
 
     #[test]
-    fn errors_are_faults_except_those_of_a_flood() {
+    fn errors_are_faults() {
         let output = "onceward-bench 100 1000000 7 2 1 1 1 1 1\n";
-        let faults = |workload| parse(output, &workload).expect("a line").faults.count;
-        assert_eq!(faults(Workload::First(Seed(1))), 9);
-        assert_eq!(faults(Workload::Flood(Seed(1))), 2);
+        assert_eq!(parse(output).expect("a line").faults.count, 9);
     }
 
     #[test]
@@ -237,7 +231,7 @@ mod tests {
             "onceward-bench 1 2\n",
             "onceward-bench x\n",
         ] {
-            assert!(parse(output, &Workload::PassThrough).is_none(), "{output}");
+            assert!(parse(output).is_none(), "{output}");
         }
     }
 

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::num::NonZeroU32;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -25,17 +25,17 @@ use crate::runtime::cores::Padded;
 
 const SHARDS: usize = 16;
 
-/// The delay of a refusal for exceeding the rate. Successive refusals get
-/// increasing delays, so that clients refused at the same time do not retry in
-/// lockstep.
+/// The delay of a refusal for exceeding the rate.
 const REFUSAL_PAUSE_MIN: Duration = Duration::from_millis(50);
 const REFUSAL_PAUSE_MAX: Duration = Duration::from_millis(250);
-const REFUSAL_PAUSES: usize = 16;
+/// The golden ratio's fraction of 2^32. Its multiples, modulo 2^32, divide the range
+/// almost evenly, however many there are.
+const GOLDEN: u32 = 0x9e37_79b9;
 
 /// Counts requests, running operations and buffered bytes against the limits.
 pub(crate) struct Limiter {
     settings: ArcSwap<LimitSettings>,
-    refusals: AtomicUsize,
+    refusals: AtomicU32,
     running: Arc<AtomicUsize>,
     buffered: Padded<AtomicUsize>,
     tenants: [Mutex<Tenants>; SHARDS],
@@ -88,7 +88,7 @@ impl Limiter {
     pub(crate) fn new(limits: &Limits) -> Arc<Self> {
         Arc::new(Self {
             settings: ArcSwap::from_pointee(LimitSettings::new(limits)),
-            refusals: AtomicUsize::new(0),
+            refusals: AtomicU32::new(0),
             running: Arc::default(),
             buffered: Padded::default(),
             tenants: Default::default(),
@@ -120,9 +120,7 @@ impl Limiter {
         let settings = self.settings.load();
         let rate = settings.rate.as_ref()?;
         rate.check_key(&Arc::from(tenant)).err()?;
-        let turn = self.refusals.fetch_add(1, Ordering::Relaxed) % REFUSAL_PAUSES;
-        let step = (REFUSAL_PAUSE_MAX - REFUSAL_PAUSE_MIN) / REFUSAL_PAUSES as u32;
-        Some(REFUSAL_PAUSE_MIN + step * turn as u32)
+        Some(refusal_pause(self.refusals.fetch_add(1, Ordering::Relaxed)))
     }
 
     /// Takes a slot among the running operations.
@@ -174,6 +172,14 @@ impl Limiter {
         let shard = &self.tenants[sum % SHARDS];
         shard.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The delay of a refusal. Those of successive refusals are spread evenly over the
+/// range, so that clients refused at the same time do not retry in waves, which would
+/// delay other requests.
+fn refusal_pause(turn: u32) -> Duration {
+    let part = f64::from(turn.wrapping_mul(GOLDEN)) / 2f64.powi(32);
+    REFUSAL_PAUSE_MIN + (REFUSAL_PAUSE_MAX - REFUSAL_PAUSE_MIN).mul_f64(part)
 }
 
 /// Adds to a count unless the sum would exceed `most`.
@@ -276,8 +282,6 @@ where
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use super::*;
 
     fn limiter(change: impl FnOnce(&mut Limits)) -> Arc<Limiter> {
@@ -366,16 +370,32 @@ mod tests {
     }
 
     #[test]
-    fn refusals_are_delayed_differently() {
+    fn refused_clients_do_not_retry_in_waves() {
         let rate = Rate {
             per_second: 1,
             burst: 1,
         };
         let limiter = limiter(|limits| limits.requests_per_tenant = Some(rate));
         assert_eq!(limiter.over_rate("a"), None);
-        let pauses: BTreeSet<_> = (0..64).filter_map(|_| limiter.over_rate("a")).collect();
-        assert_eq!(pauses.len(), REFUSAL_PAUSES);
-        assert_eq!(pauses.first(), Some(&REFUSAL_PAUSE_MIN));
-        assert!(pauses.last() < Some(&REFUSAL_PAUSE_MAX));
+        let pauses = (0..).filter_map(|_: u32| limiter.over_rate("a"));
+        let mut pauses = Vec::from_iter(pauses.take(1000));
+        pauses.sort_unstable();
+        assert_eq!(pauses[0], REFUSAL_PAUSE_MIN);
+        assert!(pauses[999] < REFUSAL_PAUSE_MAX);
+        // Five in each millisecond of the 200, if they were perfectly even.
+        let most_in_one_millisecond = pauses
+            .iter()
+            .map(|from| {
+                let until = *from + Duration::from_millis(1);
+                pauses
+                    .iter()
+                    .filter(|pause| (*from..until).contains(pause))
+                    .count()
+            })
+            .max();
+        assert!(
+            most_in_one_millisecond <= Some(7),
+            "{most_in_one_millisecond:?}"
+        );
     }
 }

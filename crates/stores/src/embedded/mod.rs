@@ -316,6 +316,11 @@ impl EmbeddedStore {
         self.writer.ask(Command::Fill).await
     }
 
+    /// Returns when the database has every document up to now.
+    async fn fill_documents(&self) -> Result<(), StoreError> {
+        self.writer.ask(Command::FillDocuments).await
+    }
+
     async fn look_up(&self, lookup: Lookup) -> Result<Option<Arc<Record>>, StoreError> {
         let finished = self.sight(lookup).await?.record();
         let seen = finished.and_then(|record| record.seen_at(self.shared.clock.now()));
@@ -521,7 +526,7 @@ impl Registry for EmbeddedStore {
     }
 
     async fn read(&self, sheet: Collection, name: &str) -> Result<Option<Bytes>, StoreError> {
-        self.fill().await?;
+        self.fill_documents().await?;
         self.readers.document(sheet, name.to_owned()).await
     }
 
@@ -537,7 +542,7 @@ impl Registry for EmbeddedStore {
         after: Option<&str>,
         limit: usize,
     ) -> Result<Vec<(String, Bytes)>, StoreError> {
-        self.fill().await?;
+        self.fill_documents().await?;
         let after = after.map(str::to_owned);
         self.readers.documents(sheet, order, after, limit).await
     }

@@ -140,6 +140,11 @@ impl Overlay {
         Some(change.body.as_ref())
     }
 
+    /// Whether a document was changed that the database does not have yet.
+    pub(super) fn has_documents(&self) -> bool {
+        !self.documents.is_empty()
+    }
+
     pub(super) fn put(&mut self, operation: Arc<UnfilledOperation>) {
         self.operations.insert(Overlaid::Finished(operation));
     }

@@ -4,7 +4,6 @@
 //! The time this takes does not depend on the number of finished operations; their
 //! filters are loaded afterwards, by a separate thread.
 
-use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,11 +11,13 @@ use std::thread::JoinHandle;
 
 use onceward_core::clock::Timestamp;
 use onceward_core::entropy::Entropy;
+use onceward_core::identity::Digest;
 use onceward_core::record::State as RecordState;
 use onceward_core::wire;
 use rusqlite::{Connection, params};
 
 use super::bucket::{BucketEnd, Buckets, Family, OperationBucket, ReplyBucket, Tally};
+use super::digest_table::{ByDigest, DigestTable};
 use super::disk::Disk;
 use super::effect::Effect;
 use super::error::{Error, Result};
@@ -126,20 +127,32 @@ pub(super) fn load(
 /// Takes the effects that the database lacks. What a later entry overwrites whole is
 /// not decoded.
 fn replay(state: &mut State, entries: Vec<Entry>) -> Result<()> {
-    let mut last = HashMap::new();
+    let mut last = DigestTable::default();
     for (place, entry) in entries.iter().enumerate() {
         if let Some(digest) = entry.digest() {
-            last.insert(digest, place);
+            last.insert(LastEntry { digest, place });
         }
     }
     for (place, entry) in entries.into_iter().enumerate() {
-        let is_last = |digest| last.get(&digest).is_none_or(|last| *last == place);
-        if entry.is_overwritten_whole() && !entry.digest().is_none_or(is_last) {
+        let is_last = |digest: &Digest| last.get(digest).is_none_or(|last| last.place == place);
+        if entry.is_overwritten_whole() && !entry.digest().as_ref().is_none_or(is_last) {
             continue;
         }
         state.take(entry.decode()?);
     }
     Ok(())
+}
+
+/// The place of an operation's last entry in the log.
+struct LastEntry {
+    digest: Digest,
+    place: usize,
+}
+
+impl ByDigest for LastEntry {
+    fn digest(&self) -> &Digest {
+        &self.digest
+    }
 }
 
 /// Returns the highest row.

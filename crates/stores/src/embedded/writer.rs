@@ -97,6 +97,8 @@ pub(super) enum Command {
     Stats(Responder<Stats>),
     /// Answered when the database has everything up to now.
     Fill(Responder<()>),
+    /// Answered when the database has every document up to now.
+    FillDocuments(Responder<()>),
 }
 
 /// What the filler reports.
@@ -328,7 +330,7 @@ impl WriterThread {
             for report in taken.reports.drain(..) {
                 self.heed(report);
             }
-            self.fill_before(self.bytes_of(&taken.commands));
+            self.fill_before(self.first_batch_bytes(&taken.commands));
             if std::mem::take(&mut self.may_admit_held) {
                 self.fill_if_due();
                 self.retry_held();
@@ -390,11 +392,15 @@ impl WriterThread {
         }
     }
 
-    /// About how much these commands and what is held add to the log. Commands that write
-    /// again what the store has are rare, and counted without that.
-    fn bytes_of(&self, commands: &[Placed<Command>]) -> u64 {
+    /// About how long the next batch will be, with these commands and what is held.
+    /// Commands that write again what the store has are rare, and counted without that.
+    fn first_batch_bytes(&self, commands: &[Placed<Command>]) -> u64 {
         let placed = commands.iter().chain(&self.held);
-        placed.map(|placed| placed.command.bytes()).sum()
+        let (all, longest) = placed.fold((0, 0), |(all, longest), placed| {
+            let bytes = placed.command.bytes();
+            (all + bytes, bytes.max(longest))
+        });
+        all.min(BATCH_BYTES_MAX + longest)
     }
 
     /// Hands over what is durable if the next batches, of so many bytes, may have to wait for
@@ -511,6 +517,11 @@ impl WriterThread {
                 self.step(to, |steps| Ok(steps.stats()));
             }
             Command::Fill(to) => self.fill_for(to),
+            // Documents change rarely, and reading them need not wait for operations.
+            Command::FillDocuments(to) => match self.steps.state.overlay.has_documents() {
+                true => self.fill_for(to),
+                false => answer(&mut self.at_once, to, self.shared.check()),
+            },
         }
     }
 

@@ -12,7 +12,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use onceward_core::clock::ManualClock;
 use onceward_core::record::{Answer, Reply, Settlement, State};
-use onceward_core::store::{Claim, Filter, Inspect, PageRequest, Queue, Store, StoreError};
+use onceward_core::store::{
+    Claim, Collection, Filter, Inspect, PageRequest, Queue, Registry, SortOrder, Store, StoreError,
+};
 use onceward_stores::embedded::{Disk, EmbeddedStore, Limits, SystemDisk};
 
 use super::disk::RecordingDisk;
@@ -280,6 +282,39 @@ async fn a_batch_that_waits_for_room_does_not_keep_a_fill_from_being_tried_again
     disk.database.set_full(false);
     let settled = tokio::time::timeout(Duration::from_secs(30), settled).await;
     assert!(settled.is_ok(), "the fill is not tried again");
+}
+
+/// Documents are read from the database, which need not have the operations for that.
+#[tokio::test]
+async fn documents_are_read_although_operations_cannot_be_filled() {
+    let (home, clock) = (directory(), clock());
+    let disk = SmallDisk::new(home.path(), u64::MAX);
+    let store = disk.open(&clock);
+    let read = async || store.read(Collection::ApiKeys, "k").await;
+    let put = async |document: &'static [u8]| {
+        let put = store.put(Collection::ApiKeys, "k", document.into()).await;
+        put.expect("the log has room");
+    };
+    put(b"first").await;
+    assert_eq!(read().await.ok(), Some(Some("first".into())));
+
+    disk.database.set_full(true);
+    complete(&store, 1).await;
+    let listed = store.list(&Filter::default(), PageRequest::first(1)).await;
+    assert!(listed.is_err(), "the operation is not filled");
+    assert_eq!(read().await.ok(), Some(Some("first".into())));
+    let all = store.documents(Collection::ApiKeys, SortOrder::Ascending, None, 10);
+    assert_eq!(all.await.map(|all| all.len()).ok(), Some(1));
+
+    put(b"second").await;
+    assert!(read().await.is_err(), "the database has the first one");
+    disk.database.set_full(false);
+    let document = until("the fill is tried again", async || read().await.ok()).await;
+    assert_eq!(document, Some("second".into()));
+
+    let removed = store.remove(Collection::ApiKeys, "k").await;
+    removed.expect("there is room again");
+    assert_eq!(read().await.ok(), Some(None));
 }
 
 /// A segment of an unusual length is not kept once the database has its batches, unless
