@@ -10,11 +10,11 @@
 //!    have yet (`overlay`), then the database. Their effects (`effect`) go to the
 //!    commit log (`log`) and into memory (`state`); many are durable with one sync.
 //!
-//! Behind the log a filler (`fill`, `transaction`) writes the database in large
-//! transactions. In the database (`sql/schema.sql`) open operations have one small
-//! table, and finished ones a table per bucket of expiry, so that space is reclaimed
-//! table by table. One sequence numbers all changes: its number is fence, row id and
-//! position in listings, and never goes back.
+//! Behind the log a filler (`fill`, `transaction`) writes the database, many changes
+//! in one transaction. In the database (`sql/schema.sql`) open operations have one
+//! small table, and finished ones a table per bucket of expiry, so that space is
+//! reclaimed table by table. One sequence numbers all changes: its number is fence,
+//! row id and position in listings, and never goes back.
 
 mod bucket;
 mod clock;

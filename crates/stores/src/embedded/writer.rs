@@ -330,7 +330,7 @@ impl WriterThread {
             for report in taken.reports.drain(..) {
                 self.heed(report);
             }
-            self.fill_before(self.first_batch_bytes(&taken.commands));
+            self.fill_before(&taken.commands);
             if std::mem::take(&mut self.may_admit_held) {
                 self.fill_if_due();
                 self.retry_held();
@@ -383,16 +383,25 @@ impl WriterThread {
         self.commit_if_long();
     }
 
-    /// Makes a long batch durable before it takes more.
+    /// Makes a long batch durable before it takes more, and hands it over: the next one may
+    /// have to wait for the segment that took it.
     fn commit_if_long(&mut self) {
         if self.steps.log.batch_bytes() >= BATCH_BYTES_MAX {
-            self.commit();
-            self.fill_if_due();
-            self.fill_before(BATCH_BYTES_MAX + self.reserved());
+            self.fill_all();
         }
     }
 
-    /// About how long the next batch will be, with these commands and what is held.
+    /// Hands over what is durable if the first batch of these commands may have to wait for
+    /// room in the log: while a batch waits nothing is handed over, and what is not filled by
+    /// then keeps its part of the log.
+    fn fill_before(&mut self, commands: &[Placed<Command>]) {
+        let is_tight = self.first_batch_bytes(commands) > self.steps.log.batch_bytes_max();
+        if is_tight && self.steps.state.has_changes() {
+            self.fill();
+        }
+    }
+
+    /// At most about how long the next batch will be, with these commands and what is held.
     /// Commands that write again what the store has are rare, and counted without that.
     fn first_batch_bytes(&self, commands: &[Placed<Command>]) -> u64 {
         let placed = commands.iter().chain(&self.held);
@@ -401,16 +410,6 @@ impl WriterThread {
             (all + bytes, bytes.max(longest))
         });
         all.min(BATCH_BYTES_MAX + longest)
-    }
-
-    /// Hands over what is durable if the next batches, of so many bytes, may have to wait for
-    /// room in the log: while a batch waits nothing is handed over, and what is not filled by
-    /// then keeps its part of the log.
-    fn fill_before(&mut self, bytes: u64) {
-        let is_tight = bytes > self.steps.log.batch_bytes_max();
-        if is_tight && self.steps.state.has_changes() {
-            self.fill();
-        }
     }
 
     fn room_for(&self, bytes: u64) -> Room {
@@ -517,7 +516,7 @@ impl WriterThread {
                 self.step(to, |steps| Ok(steps.stats()));
             }
             Command::Fill(to) => self.fill_for(to),
-            // Documents change rarely, and reading them need not wait for operations.
+            // Documents change rarely: most reads of them wait for no fill.
             Command::FillDocuments(to) => match self.steps.state.overlay.has_documents() {
                 true => self.fill_for(to),
                 false => answer(&mut self.at_once, to, self.shared.check()),
@@ -713,8 +712,8 @@ impl WriterThread {
     }
 
     /// Takes out of memory what the database has: after each turn as many operations as
-    /// the turn may have added, and the rest while nothing waits. Fills that pile up are few
-    /// operations with long replies: they go at once.
+    /// the turn may have added, and the rest while nothing waits. Fills that pile up go at
+    /// once, because their replies may be long.
     fn retire_after(&mut self, commands: usize) {
         let mut goes_on = self.retire(commands.max(RETIRED_PER_STEP));
         while goes_on && (self.inbox.is_empty() || self.steps.state.retiring() > 1) {

@@ -284,6 +284,45 @@ async fn a_batch_that_waits_for_room_does_not_keep_a_fill_from_being_tried_again
     assert!(settled.is_ok(), "the fill is not tried again");
 }
 
+/// One turn brings two long batches, and only the segment that takes the first is long
+/// enough for the second. It is given back once the first is filled, so the first must be
+/// handed over before the second waits.
+#[tokio::test]
+async fn a_long_batch_is_handed_over_before_the_next_one_waits_for_its_segment() {
+    let (home, clock) = (directory(), clock());
+    let disk = SmallDisk::new(home.path(), 7 * MIB);
+    let store = disk.open(&clock);
+    let mut grants = Vec::new();
+    for number in 0..156 {
+        grants.push(grant(&store, &ask(number)).await);
+    }
+    let (short, last) = grants.split_at(152);
+    disk.database.set_full(true);
+    let all = PageRequest::first(1);
+    let listed = store.list(&Filter::default(), all).await;
+    assert!(
+        listed.is_err(),
+        "the fill fails, and no other is sent after it"
+    );
+    // A batch of 24 KiB each: two segments are full, and the third to a third.
+    for grant in short {
+        settle(&store, grant, long(20 << 10)).await;
+    }
+    let mut segments = disk.segments();
+    segments.sort_unstable();
+    assert_eq!(segments, [MIB, 2 * MIB, 4 * MIB]);
+
+    let lengths = [700 << 10, 700 << 10, 1_047_400, 1_047_400];
+    let settled = last.iter().zip(lengths);
+    let settled = settled.map(|(grant, length)| settle(&store, grant, long(length)));
+    let mut settled = Box::pin(futures_util::future::join_all(settled));
+    let early = tokio::time::timeout(Duration::from_secs(1), &mut settled).await;
+    assert!(early.is_err(), "there was no room for all of them");
+    disk.database.set_full(false);
+    let settled = tokio::time::timeout(Duration::from_secs(30), settled).await;
+    assert!(settled.is_ok(), "the writer waits in vain");
+}
+
 /// Documents are read from the database, which need not have the operations for that.
 #[tokio::test]
 async fn documents_are_read_although_operations_cannot_be_filled() {
