@@ -13,7 +13,8 @@ use bytes::Bytes;
 use onceward_core::clock::ManualClock;
 use onceward_core::record::{Answer, Reply, Settlement, State};
 use onceward_core::store::{
-    Claim, Collection, Filter, Inspect, PageRequest, Queue, Registry, SortOrder, Store, StoreError,
+    Claim, Collection, Filter, Grant, Inspect, PageRequest, Queue, Registry, SortOrder, Store,
+    StoreError,
 };
 use onceward_stores::embedded::{Disk, EmbeddedStore, Limits, SystemDisk};
 
@@ -254,6 +255,24 @@ async fn a_batch_that_waits_for_room_goes_on_with_what_is_given_back() {
     }
 }
 
+/// Settles with replies of these lengths, in one turn. There is no room for all of them
+/// until the database can be filled again.
+async fn settle_once_filled(
+    store: &EmbeddedStore,
+    disk: &SmallDisk,
+    grants: &[Grant],
+    lengths: &[usize],
+) {
+    let settled = grants.iter().zip(lengths);
+    let settled = settled.map(|(grant, length)| settle(store, grant, long(*length)));
+    let mut settled = Box::pin(futures_util::future::join_all(settled));
+    let early = tokio::time::timeout(Duration::from_secs(1), &mut settled).await;
+    assert!(early.is_err(), "there was no room for all of them");
+    disk.database.set_full(false);
+    let settled = tokio::time::timeout(Duration::from_secs(30), settled).await;
+    assert!(settled.is_ok(), "the writer waits in vain");
+}
+
 /// A fill found no room, and a batch waits for what it would give back. The fill must be
 /// tried again meanwhile.
 #[tokio::test]
@@ -273,15 +292,7 @@ async fn a_batch_that_waits_for_room_does_not_keep_a_fill_from_being_tried_again
     let all = PageRequest::first(1);
     let listed = store.list(&Filter::default(), all).await;
     assert!(listed.is_err(), "a list waits for the fill, which fails");
-    let settled = grants
-        .iter()
-        .map(|grant| settle(&store, grant, long(600 << 10)));
-    let mut settled = Box::pin(futures_util::future::join_all(settled));
-    let early = tokio::time::timeout(Duration::from_secs(1), &mut settled).await;
-    assert!(early.is_err(), "there was no room for all of them");
-    disk.database.set_full(false);
-    let settled = tokio::time::timeout(Duration::from_secs(30), settled).await;
-    assert!(settled.is_ok(), "the fill is not tried again");
+    settle_once_filled(&store, &disk, &grants, &[600 << 10; 8]).await;
 }
 
 /// One turn brings two long batches, and only the segment that takes the first is long
@@ -313,14 +324,7 @@ async fn a_long_batch_is_handed_over_before_the_next_one_waits_for_its_segment()
     assert_eq!(segments, [MIB, 2 * MIB, 4 * MIB]);
 
     let lengths = [700 << 10, 700 << 10, 1_047_400, 1_047_400];
-    let settled = last.iter().zip(lengths);
-    let settled = settled.map(|(grant, length)| settle(&store, grant, long(length)));
-    let mut settled = Box::pin(futures_util::future::join_all(settled));
-    let early = tokio::time::timeout(Duration::from_secs(1), &mut settled).await;
-    assert!(early.is_err(), "there was no room for all of them");
-    disk.database.set_full(false);
-    let settled = tokio::time::timeout(Duration::from_secs(30), settled).await;
-    assert!(settled.is_ok(), "the writer waits in vain");
+    settle_once_filled(&store, &disk, last, &lengths).await;
 }
 
 /// Documents are read from the database, which need not have the operations for that.
